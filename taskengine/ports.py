@@ -1,0 +1,236 @@
+"""What the engine asks of the world: small Protocols with their contracts.
+
+A store is synchronous and knows no rules. It offers one atomic transaction made of set-based primitives; what is done
+with them (which move, which order, which guard) is decided by `core` and sequenced by `actors.tick`. The same holds
+for every adapter: a third party's store passes the suite in `taskengine.testing` and is then as good as ours.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+from attrs import define, frozen
+
+from taskengine.core.lifecycle import State, Trigger
+from taskengine.core.model import CommandRow, HistoryRow, OwnerRow, TaskFilter, TaskRow, TaskWrite
+
+
+@define
+class Head:
+    """The store's own counters, read at the start of a transaction and saved at its end."""
+
+    next_key: int
+    """Integer key of the next task; only grows."""
+    next_position: int
+    """Position of the next history row; only grows."""
+    last_rank: int
+    """Time part of the last rank given, in microseconds; only grows, whatever the wall clock does."""
+    pending: int
+    """Tasks in a WAITING state."""
+    owner_known: bool
+    """Whether the asking owner's row is there (True where no owner was asked for)."""
+    other_owners: int
+    """How many other owners have a row."""
+    has_commands: bool
+    """Whether commands wait for the asking owner."""
+
+
+class Transaction(Protocol):
+    """One open write transaction. All or nothing; reads see its own writes. Methods are called in any order."""
+
+    def head(self, owner: str | None) -> Head:
+        """Read the counters."""
+
+    def save_head(self, head: Head) -> None:
+        """Store `next_key`, `next_position` and `last_rank`."""
+
+    def insert(self, rows: Sequence[TaskRow]) -> None:
+        """Store new tasks, each with a key from `Head.next_key` on; ids and idempotency keys are unique.
+
+        Raises:
+            StoreError: an id, key or idempotency key is taken already.
+        """
+
+    def find(self, *, ids: Sequence[str] = (), idempotency_keys: Sequence[str] = ()) -> list[TaskRow]:
+        """Return the tasks that have one of the ids or one of the keys, each once, in any order."""
+
+    def deleted(self, ids: Sequence[str]) -> set[str]:
+        """Return those of `ids` that once belonged to a task and were deleted."""
+
+    def update(self, writes: Sequence[TaskWrite]) -> set[int]:
+        """Apply each write whose row has the expected attempt and version.
+
+        Returns:
+            The keys that were changed; the others lost their guard, which is a normal answer.
+        """
+
+    def append(self, rows: Sequence[HistoryRow], first_position: int) -> None:
+        """Append to the history, at consecutive positions from `first_position` on."""
+
+    def tally(self, states: Mapping[tuple[str, State], int], triggers: Mapping[Trigger, int]) -> None:
+        """Add to the counters kept for each (name, state) and each trigger."""
+
+    def due(self, now: int, limit: int) -> list[TaskRow]:
+        """Return tasks in a TIMED state whose `due_at` is not after `now`, soonest first."""
+
+    def next_due(self) -> int | None:
+        """Return the soonest `due_at` of the tasks in a TIMED state."""
+
+    def claimable(self, names: Sequence[str], limit: int) -> list[TaskRow]:
+        """Return queued, unheld tasks with one of the names, ordered by (rank, key), `limit` at most.
+
+        Must cost no more with a million tasks of other names than with none.
+        """
+
+    def claim(self, keys: Sequence[int], owner: str) -> None:
+        """Make the tasks `starting`: attempt, charged and version +1, `owner` set. Only for rows just read."""
+
+    def set_defaults(self, key: int, max_attempts: int, recover: str) -> None:
+        """Fill in what a client that does not know the task could not."""
+
+    def owned(self, owner: str, limit: int) -> list[TaskRow]:
+        """Return tasks in a LEASED state that `owner` holds."""
+
+    def put_owner(self, owner: OwnerRow) -> None:
+        """Store a new owner."""
+
+    def get_owner(self, owner: str) -> OwnerRow | None:
+        """Read one owner's row."""
+
+    def beat(self, owner: str) -> bool:
+        """Raise an owner's beat by one; False if its row is gone."""
+
+    def drop_owner(self, owner: str) -> None:
+        """Delete an owner's row, if it is there, and the commands meant for it."""
+
+    def put_command(self, command: CommandRow) -> None:
+        """Store a command for another owner; one with the same id is left as it is."""
+
+    def commands(self, owner: str) -> list[CommandRow]:
+        """Return the commands meant for `owner`, oldest first."""
+
+    def drop_commands(self, ids: Sequence[str]) -> None:
+        """Delete commands that were carried out."""
+
+    def delete(self, keys: Sequence[int]) -> None:
+        """Delete tasks with their history and leave a tombstone of each id."""
+
+
+class Reader(Protocol):
+    """Committed facts. Reading changes nothing, and never waits for a writer."""
+
+    def get(self, task_id: str) -> TaskRow | None: ...
+
+    def was_deleted(self, task_id: str) -> bool: ...
+
+    def select(
+        self, where: TaskFilter, *, limit: int, before_key: int | None = None, claim_order: bool = False
+    ) -> list[TaskRow]:
+        """Return matching tasks, newest first from below `before_key`; or the queued ones in claim order."""
+
+    def history(self, task_id: str) -> list[tuple[int, HistoryRow]]:
+        """Return (position, row) of one task, oldest first."""
+
+    def events(self, after: int, limit: int) -> list[tuple[int, str, str, HistoryRow]]:
+        """Return (position, task id, name, row) behind `after`, oldest first."""
+
+    def last_position(self) -> int: ...
+
+    def tallies(self) -> tuple[dict[tuple[str, State], int], dict[Trigger, int]]: ...
+
+    def held(self, names: Sequence[str] | None) -> int:
+        """Count unfinished tasks that carry a hold, of the given names or of all."""
+
+    def finished(self, ids: Sequence[str]) -> set[str]:
+        """Return those of `ids` whose task is final."""
+
+    def owners(self) -> list[OwnerRow]: ...
+
+    def ownerless(self) -> list[str]:
+        """Return owners that hold tasks though their row is gone."""
+
+
+class Store(Protocol):
+    """Where tasks live. Opened by the engine, used by one writer and one reader thread (or inline)."""
+
+    inline: bool
+    """True: calls are so short that they are made on the event loop, without a thread."""
+
+    def open(self) -> None:
+        """Connect and bring the schema up to date; safe when several processes start at once.
+
+        Raises:
+            StoreIncompatible: the store is newer than this library, or not one of ours.
+            StoreUnavailable: it cannot be reached or written.
+        """
+
+    def transact(self) -> AbstractContextManager[Transaction]:
+        """Begin a write transaction; commit on a clean exit, roll back on an exception.
+
+        Raises:
+            StoreUnavailable: locked or unreachable for now; nothing was written.
+            StoreFull: no room; nothing was written.
+            StoreClosed: after `close`.
+        """
+
+    def reader(self) -> Reader:
+        """Return the reading side; used from one thread, which need not be the writer's."""
+
+    def foreign_commits(self) -> int:
+        """Return a number that changes when somebody else has committed; called between transactions."""
+
+    def close(self) -> None:
+        """Release everything. Idempotent; later use raises StoreClosed."""
+
+
+class Clock(Protocol):
+    """All time comes through here."""
+
+    def now(self) -> int:
+        """Wall clock in microseconds since the Unix epoch; may jump. Only for what is stored."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never jumps. Only for waiting. Callable from any thread."""
+
+
+@frozen(kw_only=True)
+class HttpRequest:
+    """What a Downstream is asked to send."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    timeout: float = 5.0
+    """Seconds for the whole exchange, from connecting to the last byte."""
+    max_bytes: int = 1024 * 1024
+    """Largest body accepted, before and after decompression."""
+
+
+@frozen(kw_only=True)
+class HttpAnswer:
+    """What came back, whatever its status."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+
+@runtime_checkable
+class Downstream(Protocol):
+    """Carries one HTTP exchange."""
+
+    async def send(self, request: HttpRequest) -> HttpAnswer:
+        """Send and read the whole answer; redirects are not followed.
+
+        Raises:
+            DownstreamError: no answer (kind `connection` or `timeout_attempt`), or one that is refused
+                (`retryable=False`: address not allowed, answer too large).
+
+        Cancellation: closes the connection, so that the other side sees the disconnect.
+        """
+
+    async def aclose(self) -> None:
+        """Close idle connections."""
+
+
