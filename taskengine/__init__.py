@@ -1,0 +1,111 @@
+"""A durable task engine that lives inside an asyncio or trio program: no broker, no daemon."""
+
+from typing import TYPE_CHECKING, Any
+
+from taskengine.context import TaskContext as TaskContext
+from taskengine.core.errors import AttemptFailed as AttemptFailed
+from taskengine.core.errors import DownstreamError as DownstreamError
+from taskengine.core.errors import DuplicateTask as DuplicateTask
+from taskengine.core.errors import EngineNotRunning as EngineNotRunning
+from taskengine.core.errors import GoneError as GoneError
+from taskengine.core.errors import IdempotencyConflict as IdempotencyConflict
+from taskengine.core.errors import IllegalTransition as IllegalTransition
+from taskengine.core.errors import InvalidArguments as InvalidArguments
+from taskengine.core.errors import InvalidOption as InvalidOption
+from taskengine.core.errors import InvalidResult as InvalidResult
+from taskengine.core.errors import NotFinished as NotFinished
+from taskengine.core.errors import QueueFull as QueueFull
+from taskengine.core.errors import StoreClosed as StoreClosed
+from taskengine.core.errors import StoreError as StoreError
+from taskengine.core.errors import StoreFull as StoreFull
+from taskengine.core.errors import StoreIncompatible as StoreIncompatible
+from taskengine.core.errors import StoreUnavailable as StoreUnavailable
+from taskengine.core.errors import TaskEngineError as TaskEngineError
+from taskengine.core.errors import TaskExpired as TaskExpired
+from taskengine.core.errors import TaskNotFound as TaskNotFound
+from taskengine.core.errors import TaskStopped as TaskStopped
+from taskengine.core.errors import UnknownTask as UnknownTask
+from taskengine.core.errors import UsageError as UsageError
+from taskengine.core.lifecycle import TRANSITIONS as TRANSITIONS
+from taskengine.core.lifecycle import State as State
+from taskengine.core.lifecycle import Trigger as Trigger
+from taskengine.core.model import Failure as Failure
+from taskengine.core.model import FailureKind as FailureKind
+from taskengine.core.model import Outcome as Outcome
+from taskengine.core.model import Stats as Stats
+from taskengine.core.model import SubmitOptions as SubmitOptions
+from taskengine.core.model import Task as Task
+from taskengine.core.model import TaskPage as TaskPage
+from taskengine.core.model import Transition as Transition
+from taskengine.core.retry import RetryPolicy as RetryPolicy
+from taskengine.engine import Engine as Engine
+from taskengine.engine import Submission as Submission
+from taskengine.engine import TaskHandle as TaskHandle
+from taskengine.engine import run_task as run_task
+from taskengine.observe.logs import JsonFormatter as JsonFormatter
+from taskengine.registry import TaskCall as TaskCall
+from taskengine.registry import task as task
+from taskengine.stores.memory import MemoryStore as MemoryStore
+
+if TYPE_CHECKING:
+    from taskengine.stores.sqlite import SqliteStore as SqliteStore
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SqliteStore":  # Late: it loads apsw.
+        from taskengine.stores.sqlite import SqliteStore
+
+        return SqliteStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "TRANSITIONS",
+    "AttemptFailed",
+    "DownstreamError",
+    "DuplicateTask",
+    "Engine",
+    "EngineNotRunning",
+    "Failure",
+    "FailureKind",
+    "GoneError",
+    "IdempotencyConflict",
+    "IllegalTransition",
+    "InvalidArguments",
+    "InvalidOption",
+    "InvalidResult",
+    "JsonFormatter",
+    "MemoryStore",
+    "NotFinished",
+    "Outcome",
+    "QueueFull",
+    "RetryPolicy",
+    "SqliteStore",
+    "State",
+    "Stats",
+    "StoreClosed",
+    "StoreError",
+    "StoreFull",
+    "StoreIncompatible",
+    "StoreUnavailable",
+    "Submission",
+    "SubmitOptions",
+    "Task",
+    "TaskCall",
+    "TaskContext",
+    "TaskEngineError",
+    "TaskExpired",
+    "TaskHandle",
+    "TaskNotFound",
+    "TaskPage",
+    "TaskStopped",
+    "Transition",
+    "Trigger",
+    "UnknownTask",
+    "UsageError",
+    "__version__",
+    "run_task",
+    "task",
+]

@@ -54,7 +54,7 @@ class TaskContext:
         """Extra fields for this attempt's log records, such as `url`."""
         self._stop = stop
         self._downstream = downstream
-        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+        self._log: logging.Logger | None = None
 
     @property
     def downstream(self) -> Downstream:
@@ -94,22 +94,21 @@ class TaskContext:
         self.checkpoint()
 
     @property
-    def _logger(self) -> "logging.LoggerAdapter[logging.Logger]":
+    def _logger(self) -> logging.Logger:
         if self._log is None:
-            # One logger for all tasks, the id in the record: a logger object for each id is kept by `logging` for ever.
-            self._log = logging.LoggerAdapter(
-                logging.getLogger("taskengine.task"), {"task_id": self.task_id, "attempt": self.attempt}
-            )
+            # Not from logging.getLogger: that keeps every logger for ever, and there is one for each task id here.
+            self._log = logging.Logger(f"taskengine.task.{self.task_id}")
+            self._log.parent = logging.getLogger("taskengine.task")
         return self._log
 
     def log(self, message: str, *args: Any) -> None:
-        """Log at INFO on logger `taskengine.task`, with `task_id` and `attempt` as fields of the record."""
-        self._logger.info(message, *args)
+        """Log at INFO on logger `taskengine.task.<id>`, with `task_id` and `attempt` as fields of the record."""
+        self._logger.info(message, *args, extra={"task_id": self.task_id, "attempt": self.attempt})
 
     def warning(self, message: str, *args: Any) -> None:
         """Log at WARNING."""
-        self._logger.warning(message, *args)
+        self._logger.warning(message, *args, extra={"task_id": self.task_id, "attempt": self.attempt})
 
     def error(self, message: str, *args: Any) -> None:
         """Log at ERROR."""
-        self._logger.error(message, *args)
+        self._logger.error(message, *args, extra={"task_id": self.task_id, "attempt": self.attempt})

@@ -2,6 +2,8 @@
 
 CONCURRENCY = 50
 """Bodies in flight."""
+PREFETCH = 200
+"""Short tasks claimed beyond the free slots at most; long ones are never claimed early."""
 MAX_ATTEMPTS = 3
 PRIORITY = 0
 AGEING_STEP = 60.0

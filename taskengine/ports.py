@@ -5,14 +5,18 @@ with them (which move, which order, which guard) is decided by `core` and sequen
 for every adapter: a third party's store passes the suite in `taskengine.testing` and is then as good as ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from contextvars import Context
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
+from taskengine.core.facts import Fact
 from taskengine.core.lifecycle import State, Trigger
 from taskengine.core.model import CommandRow, HistoryRow, OwnerRow, TaskFilter, TaskRow, TaskWrite
+
+T = TypeVar("T")
 
 
 @define
@@ -25,8 +29,6 @@ class Head:
     """Position of the next history row; only grows."""
     last_rank: int
     """Time part of the last rank given, in microseconds; only grows, whatever the wall clock does."""
-    pending: int
-    """Tasks in a WAITING state."""
     owner_known: bool
     """Whether the asking owner's row is there (True where no owner was asked for)."""
     other_owners: int
@@ -40,6 +42,9 @@ class Transaction(Protocol):
 
     def head(self, owner: str | None) -> Head:
         """Read the counters."""
+
+    def pending(self) -> int:
+        """Count the tasks in a WAITING state, from the counters."""
 
     def save_head(self, head: Head) -> None:
         """Store `next_key`, `next_position` and `last_rank`."""
@@ -183,6 +188,25 @@ class Store(Protocol):
         """Release everything. Idempotent; later use raises StoreClosed."""
 
 
+class StoreHost(Protocol):
+    """Runs a store's synchronous calls for the actors: in a thread of its own, or inline."""
+
+    async def write(self, job: Callable[[], T]) -> T:
+        """Run `job` where transactions may be made, one at a time.
+
+        Cancellation: cannot be cancelled; the job runs to its end.
+        """
+
+    async def read(self, job: Callable[[Reader], T]) -> T:
+        """Run `job` with the reading side.
+
+        Cancellation: gives up waiting; reading has no effect.
+        """
+
+    def renew(self, owner: str | None) -> None:
+        """Keep this owner's lease from now on (None: none)."""
+
+
 class Clock(Protocol):
     """All time comes through here."""
 
@@ -199,8 +223,9 @@ class HttpRequest:
 
     method: str
     url: str
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Not in the repr, since they may hold credentials; nor is the body."""
+    body: bytes = field(default=b"", repr=False)
     timeout: float = 5.0
     """Seconds for the whole exchange, from connecting to the last byte."""
     max_bytes: int = 1024 * 1024
@@ -234,3 +259,64 @@ class Downstream(Protocol):
         """Close idle connections."""
 
 
+@frozen(kw_only=True)
+class Call:
+    """A body with its arguments, decoded, and the context variables that it sees."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    context: Context
+    """A copy of its own, so that no body sees what another has set."""
+
+
+@define(eq=False)
+class BodyEnd:
+    """How a body ended. Who asked for the end is the runner's knowledge and not guessed from the exception."""
+
+    value: Any = None
+    error: BaseException | None = None
+    """None: it returned `value`."""
+    is_abandoned: bool = False
+    """It did not end; nobody drives or waits for it any more."""
+    is_slot_spoiled: bool = False
+    """It left scopes or task groups open in the anyio task that ran it, which must not run another."""
+
+
+class Body(Protocol):
+    """One body, on its way. Made by an executor, run once."""
+
+    async def run(self) -> BodyEnd:
+        """Run it to its end; never raises what the body raised, it returns that.
+
+        Cancellation: reaches the body.
+        """
+
+    def interrupt(self) -> None:
+        """Begin to end it by force. May be called again, and after its end."""
+
+    def abandon(self) -> None:
+        """Stop waiting for it: `run` returns as soon as it can, `is_abandoned`."""
+
+    def where(self) -> str:
+        """Say where it is now, in a line of text, for the log."""
+
+
+class Teller(Protocol):
+    """Tells committed facts to somebody, such as the log. It must not raise."""
+
+    def is_listening(self) -> bool:
+        """Whether anybody wants to know; facts are not even made otherwise."""
+
+    def tell(self, fact: Fact) -> None:
+        """Pass one fact on."""
+
+
+class Executor(Protocol):
+    """A place where bodies run."""
+
+    def start(self, call: Call) -> Body:
+        """Prepare a body; nothing of it runs before `Body.run`."""
+
+    def close(self) -> None:
+        """Let idle resources go. Bodies that were abandoned are left behind."""

@@ -22,17 +22,19 @@ def error_names(error: type[BaseException]) -> tuple[str, ...]:
     return tuple(f"{base.__module__}.{base.__qualname__}" for base in error.__mro__ if base is not object)
 
 
-def _as_names(option: str, errors: Iterable[type[BaseException] | str] | None) -> tuple[str, ...] | None:
+def _as_names(errors: "Iterable[type[BaseException] | str] | None") -> tuple[str, ...] | None:
     if errors is None:
         return None
-    names = []
+    names: list[str] = []
     for error in errors:
+        if not isinstance(error, str | type):
+            raise InvalidOption("retry", f"{error!r} is neither an exception class nor the qualified name of one")
         if isinstance(error, str):
             names.append(error if "." in error else f"builtins.{error}")
-        elif isinstance(error, type) and issubclass(error, BaseException):
+        elif issubclass(error, BaseException):
             names.append(error_names(error)[0])
         else:
-            raise InvalidOption(option, f"{error!r} is neither an exception class nor the qualified name of one")
+            raise InvalidOption("retry", f"{error!r} is neither an exception class nor the qualified name of one")
     return tuple(names)
 
 
@@ -53,9 +55,9 @@ class RetryPolicy:
     """Longest wait, in seconds."""
     jitter: float = 0.5
     """Part of the wait that chance may take off, 0 to 1."""
-    retry_on: tuple[str, ...] | None = field(default=None, converter=lambda v: _as_names("retry_on", v))
+    retry_on: tuple[str, ...] | None = field(default=None, converter=_as_names)
     """Exception classes (or their qualified names) that are retried; None means every Exception."""
-    give_up_on: tuple[str, ...] | None = field(default=None, converter=lambda v: _as_names("give_up_on", v))
+    give_up_on: tuple[str, ...] | None = field(default=None, converter=_as_names)
     """Exception classes that are final, looked at first."""
 
     def __attrs_post_init__(self) -> None:

@@ -1,0 +1,250 @@
+"""What the actors say to each other: plain values on streams.
+
+Nobody holds a reference to another actor. A message that wants an answer carries a `Reply`, which its receiver settles
+exactly once, after the commit that makes the answer true.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import anyio
+from attrs import define, field, frozen
+
+from taskengine.core.decide import AttemptOutcome
+from taskengine.core.lifecycle import State, Trigger
+from taskengine.core.model import OwnerRow, TaskRow, Wish
+
+T = TypeVar("T")
+
+
+class Reply(Generic[T]):
+    """A one-shot answer. Settling it twice is a bug; waiting for it may be given up without any effect."""
+
+    __slots__ = ("_error", "_event", "_value")
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._value: T
+        self._error: BaseException | None = None
+
+    def set(self, value: T) -> None:
+        self._value = value
+        self._event.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self) -> T:
+        """Wait for the answer.
+
+        Cancellation: no effect on what was asked; it may have happened.
+        """
+        await self._event.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+# --- to the persister -------------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class Receipt:
+    """What became of one submitted task."""
+
+    id: str
+    created: bool
+    """False: the key (or id) was there already, and this is the task that has it."""
+    state: State
+
+
+@define(eq=False)
+class Submit:
+    """Store these tasks, all or none. Rows carry no key, state or rank yet; `due_at` decides the first state."""
+
+    rows: list[TaskRow]
+    reply: Reply[list[Receipt]]
+    chosen_ids: frozenset[str] = frozenset()
+    """Ids that the caller chose; an existing one is answered as an existing key is."""
+    actor: str = "user"
+    is_bounded: bool = True
+    """Whether `max_pending` applies: not to requeues, retries, schedules and callbacks."""
+    deadline: float = float("inf")
+    """Monotonic instant after which an outage of the store is answered with StoreUnavailable."""
+
+
+@define(eq=False)
+class Requeue:
+    """Submit a copy of a finished task under a new id."""
+
+    task_id: str
+    new_id: str
+    keep_key: bool
+    actor: str
+    reply: Reply[Receipt]
+
+
+@define(eq=False)
+class Request:
+    """A person's wish for one task: cancel, stop or run_now."""
+
+    task_id: str
+    trigger: Trigger
+    actor: str
+    reason: str | None
+    command_id: str
+    """Id of the command row that is written if another process runs the task, and of the one this answers."""
+    reply: "Reply[RequestAnswer] | None" = None
+
+
+@define(eq=False)
+class RequestAnswer:
+    """The committed state after a request."""
+
+    task_id: str
+    state: State
+    """As committed; a final one is the end of it."""
+    is_remote: bool = False
+    """The wish was handed to the process that runs the task."""
+
+
+@define(eq=False)
+class Delete:
+    """Delete a finished task; a tombstone of its id stays."""
+
+    task_id: str
+    reply: Reply[bool]
+
+
+@define(eq=False)
+class Began:
+    """Bodies that began a while ago and have not ended: their `running` is to be stored."""
+
+    attempts: "list[Attempt]"
+
+
+@define(eq=False)
+class Finished:
+    """A runner's report."""
+
+    attempt: "Attempt"
+    outcome: AttemptOutcome
+
+
+@define(eq=False)
+class Credit:
+    """The claimer's standing credit: how many tasks this engine may hold."""
+
+    slots: int
+    """Bodies that can run at once."""
+    prefetch: int
+    """Claims beyond that, for tasks that may be taken early."""
+
+
+class Wake:
+    """Something may be due, or another process has written: run a tick."""
+
+
+@define(eq=False)
+class Recover:
+    """Settle what a dead owner left."""
+
+    owner: str
+    observed_beat: int | None
+    """The beat that stood still; None: its row is gone, or its process is."""
+    proven_gone: bool
+    reply: Reply[int]
+
+
+@define(eq=False)
+class Register:
+    """Store the owner's row, so that claims can be made under it."""
+
+    owner: OwnerRow
+    reply: Reply[None]
+
+
+@define(eq=False)
+class Quiesce:
+    """Answered when this engine holds no task any more."""
+
+    reply: Reply[None]
+
+
+@define(eq=False)
+class Barrier:
+    """Answered when everything sent before it is committed."""
+
+    reply: Reply[None]
+
+
+# --- to the runner ----------------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class Attempt:
+    """A claimed task on its way through a slot. The runner's own table holds one for each."""
+
+    row: TaskRow
+    """As last committed; only the persister changes it, after a commit."""
+    wish: Wish | None = None
+    """The stored wish, once it is committed."""
+    began_at: int | None = None
+    began_monotonic: float = 0.0
+    is_announced: bool = False
+    """Whether `running` is stored or on its way."""
+    is_ended: bool = False
+    facts: dict[str, Any] = field(factory=dict)
+    """Extra fields of log records, written by the body."""
+    interrupt: Callable[[], None] | None = None
+    """Ends the body; set while it runs."""
+    cause: str | None = None
+    """Why it is being ended, noted before anything is cancelled: cancel, stop, shutdown or owner_gone."""
+
+
+@frozen
+class Interrupt:
+    """A committed wish for an attempt that runs here: end the body."""
+
+    attempt: Attempt
+    wish: Wish
+
+
+@frozen
+class StopTaking:
+    """Begin no further body, and give back what has not begun."""
+
+
+@frozen
+class InterruptAll:
+    """End every body, for this cause: shutdown or owner_gone."""
+
+    cause: str
+
+
+# --- to the claimer and the supervisor --------------------------------------------------------------------------
+
+
+@define(eq=False)
+class TickReport:
+    """What the claimer learns from a commit."""
+
+    next_due: int | None
+    """Soonest due time in the store, microseconds."""
+    ended: int = 0
+    busy_seconds: float = 0.0
+    """Sum of how long the ended bodies took."""
+    is_outage: bool = False
+    has_more_due: bool = False
+
+
+@frozen
+class OwnerGone:
+    """Somebody took this owner's lease: end the bodies and register anew."""
+
+    owner: str

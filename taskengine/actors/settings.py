@@ -1,0 +1,58 @@
+"""Every setting that actors read, checked once."""
+
+from attrs import frozen
+
+from taskengine import defaults
+from taskengine.core.errors import InvalidOption
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "concurrency": (1, 10_000),
+    "prefetch": (0, 10_000),
+    "max_pending": (1, 10**12),
+    "ageing_step": (0, 10**7),
+    "cancel_wait": (0, 10**7),
+    "kill_grace": (0, 3600),
+    "shutdown_grace": (0, 10**7),
+    "lease": (1, 10**6),
+    "beat": (0.01, 10**5),
+    "max_loop_block": (1, 10**7),
+    "max_value_bytes": (64, 2**30),
+    "max_error_bytes": (256, 2**30),
+    "retry_after_cap": (0, 10**9),
+    "store_patience": (0, 10**7),
+    "max_spare_slots": (0, 10_000),
+}
+
+
+@frozen(kw_only=True)
+class Settings:
+    """Limits of one engine; docs/settings.md explains each."""
+
+    concurrency: int = defaults.CONCURRENCY
+    prefetch: int = defaults.PREFETCH
+    max_pending: int | None = None
+    ageing_step: float = defaults.AGEING_STEP
+    cancel_wait: float = defaults.CANCEL_WAIT
+    kill_grace: float = defaults.KILL_GRACE
+    shutdown_grace: float = defaults.SHUTDOWN_GRACE
+    lease: float = defaults.LEASE
+    beat: float = defaults.BEAT
+    max_loop_block: float = defaults.MAX_LOOP_BLOCK
+    max_value_bytes: int = defaults.MAX_VALUE_BYTES
+    max_error_bytes: int = defaults.MAX_ERROR_BYTES
+    retry_after_cap: float = defaults.RETRY_AFTER_CAP
+    store_patience: float = defaults.STORE_PATIENCE
+    max_spare_slots: int = defaults.MAX_SPARE_SLOTS
+
+    def __attrs_post_init__(self) -> None:
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is None and name == "max_pending":
+                continue
+            whole = Settings.__annotations__[name] in (int, int | None)
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                raise InvalidOption(name, f"{value!r} is not a {'whole ' if whole else ''}number")
+            if not low <= value <= high:
+                raise InvalidOption(name, f"{value!r} is not between {low:g} and {high:g}")
+        if self.beat * 2 > self.lease:
+            raise InvalidOption("beat", f"{self.beat:g} s is too slow for a lease of {self.lease:g} s; use a third")

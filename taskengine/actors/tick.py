@@ -1,0 +1,467 @@
+"""One tick: everything the engine wants to write, in one transaction.
+
+A fixed, small number of set-based statements, however many items the batch holds. Which moves are made is decided by
+`core`; this module only orders them: submissions first, then the ends of own attempts (so that an end that was
+reported before a cancel wins over it), recovery, people's requests, promotion of what is due, and at last the claim,
+so that one commit can store a task and claim it. It runs on the writer's thread and touches nothing of the event loop.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from taskengine.actors.batch import Batch, ClaimOrder, Move, TickResult
+from taskengine.actors.messages import Delete, Receipt, Recover, Request, RequestAnswer, Requeue, Submit
+from taskengine.codec import dump_failure, dump_hold, dump_wish, load_wish
+from taskengine.core.decide import ENGINE, Decision, decide_crash, decide_request, enact, may_prefetch
+from taskengine.core.errors import (
+    IdempotencyConflict,
+    NotFinished,
+    QueueFull,
+    TaskEngineError,
+    TaskExpired,
+    TaskNotFound,
+)
+from taskengine.core.lifecycle import FINAL, LEASED, State, Trigger, step
+from taskengine.core.model import CommandRow, HistoryRow, TaskRow, TaskWrite, WishKind
+from taskengine.ports import Store, Transaction
+
+PROMOTE_LIMIT = 500
+"""Due tasks promoted in one tick; a bound on how long it holds the write lock."""
+
+RECOVER_CHUNK = 500
+
+
+def run_tick(store: Store, batch: Batch, ageing_step_us: int) -> TickResult:
+    """Apply `batch` in one transaction.
+
+    Raises:
+        StoreUnavailable: nothing was written; the same batch can be tried again.
+        StoreError: one of the items is at fault; nothing was written.
+    """
+    with store.transact() as tx:
+        tick = _Tick(tx, batch, ageing_step_us)
+        tick.submit()
+        tick.settle()
+        tick.recover()
+        tick.answer_requests()
+        tick.delete()
+        if batch.claim is not None and tick.head.owner_known:
+            tick.promote()
+            tick.claim(batch.claim)
+        tick.save()
+    return tick.result
+
+
+class _Tick:
+    """The state of one transaction under way: what it has moved so far."""
+
+    def __init__(self, tx: Transaction, batch: Batch, ageing_step_us: int) -> None:
+        self.tx = tx
+        self.batch = batch
+        self.now = batch.now
+        self.ageing_step_us = ageing_step_us
+        for registration in batch.register:
+            tx.put_owner(registration.owner)
+        self.head = tx.head(batch.owner)
+        self.result = TickResult(owner_gone=not self.head.owner_known, other_owners=self.head.other_owners)
+        self.history: list[HistoryRow] = []
+        self.states: Counter[tuple[str, State]] = Counter()
+        self.triggers: Counter[Trigger] = Counter()
+
+    # --- the book-keeping that every move needs ---
+
+    def next_rank(self, priority: int) -> int:
+        """Give the place in the queue: growing time, shifted by the priority's worth of ageing."""
+        self.head.last_rank = max(self.now, self.head.last_rank + 1)
+        return self.head.last_rank + priority * self.ageing_step_us
+
+    def record(self, name: str, source: State, target: State, history: Iterable[HistoryRow]) -> None:
+        """Note moves that were made, for the history and the counters."""
+        for row in history:
+            self.history.append(row)
+            self.triggers[row.trigger] += 1
+        if source is not State.PENDING:
+            self.states[name, source] -= 1
+        self.states[name, target] += 1
+
+    def move(self, rows_and_decisions: Sequence[tuple[TaskRow, Decision, int | None]]) -> list[Move]:
+        """Write decisions about rows read in this transaction; their guards cannot fail."""
+        moves = []
+        for row, decision, rank in rows_and_decisions:
+            write, history = enact(
+                row,
+                decision,
+                failure=dump_failure(decision.failure) if decision.failure is not None else None,
+                wish=dump_wish(decision.wish) if decision.wish is not None else None,
+                hold=dump_hold(decision.hold) if decision.hold is not None else None,
+                rank=rank,
+            )
+            moves.append(Move(row, write, history, decision))
+            self.record(row.name, row.state, write.state, history)
+        self.tx.update([move.write for move in moves])
+        return moves
+
+    # --- submissions ---
+
+    def submit(self) -> None:
+        if not self.batch.submits and not self.batch.requeues:
+            return
+        intake = _Intake(self)
+        for submit in self.batch.submits:
+            try:
+                self.result.submitted.append((submit, intake.admit(submit)))
+            except TaskEngineError as error:
+                self.result.submitted.append((submit, error))
+        for requeue in self.batch.requeues:
+            try:
+                self.result.requeued.append((requeue, intake.requeue(requeue)))
+            except TaskEngineError as error:
+                self.result.requeued.append((requeue, error))
+        if intake.accepted:
+            self.tx.insert(intake.accepted)
+            self.result.new_tasks = len(intake.accepted)
+
+    # --- own attempts ---
+
+    def settle(self) -> None:
+        settlements = self.batch.settlements
+        if not settlements:
+            return
+        # A task can be announced and ended in one batch; the later write then builds on the earlier one.
+        won = self.tx.update([settlement.write for settlement in settlements])
+        for settlement in settlements:
+            if settlement.write.key in won:
+                self.result.settled.append(settlement)
+                row = settlement.attempt.row
+                self.record(row.name, settlement.history[0].source, settlement.write.state, settlement.history)
+            else:
+                self.result.fenced.append(settlement)
+
+    # --- what dead owners left ---
+
+    def recover(self) -> None:
+        for recovery in self.batch.recoveries:
+            self.result.recovered.append((recovery, self._recover_owner(recovery)))
+
+    def _recover_owner(self, recovery: Recover) -> int:
+        owner = self.tx.get_owner(recovery.owner)
+        if owner is not None and recovery.observed_beat is not None and owner.beat != recovery.observed_beat:
+            return 0  # It lives after all.
+        count = 0
+        while rows := self.tx.owned(recovery.owner, RECOVER_CHUNK):
+            decided = []
+            for row in rows:
+                wish = load_wish(row.wish) if row.wish is not None else None
+                decision = decide_crash(row, wish=wish, proven_gone=recovery.proven_gone, now=self.now)
+                decided.append((row, decision, None))
+            self.result.moves.extend(self.move(decided))
+            count += len(rows)
+        for command in self.tx.commands(recovery.owner):
+            self.batch.requests.append(_as_request(command))
+        self.tx.drop_owner(recovery.owner)
+        return count
+
+    # --- what people ask ---
+
+    def answer_requests(self) -> None:
+        requests = list(self.batch.requests)
+        if self.head.has_commands and self.batch.owner is not None:
+            commands = self.tx.commands(self.batch.owner)
+            self.tx.drop_commands([command.id for command in commands])
+            requests.extend(_as_request(command) for command in commands)
+        if not requests:
+            return
+        rows = {row.id: row for row in self.tx.find(ids=[request.task_id for request in requests])}
+        for request in requests:
+            row = rows.get(request.task_id)
+            answer: RequestAnswer | Exception
+            try:
+                answer = self._answer(request, row)
+            except TaskEngineError as error:
+                answer = error
+            self.result.answered.append((request, answer))
+
+    def _answer(self, request: Request, row: TaskRow | None) -> RequestAnswer:
+        if row is None:
+            raise self._absent(request.task_id)
+        is_foreign = row.state in LEASED and row.owner != self.batch.owner
+        if is_foreign and request.trigger in (Trigger.USER_CANCEL, Trigger.USER_STOP) and row.owner is not None:
+            kind = WishKind.CANCEL if request.trigger is Trigger.USER_CANCEL else WishKind.STOP
+            self.tx.put_command(
+                CommandRow(
+                    id=request.command_id,
+                    task_id=row.id,
+                    owner=row.owner,
+                    kind=kind,
+                    actor=request.actor,
+                    reason=request.reason,
+                    created_at=self.now,
+                )
+            )
+            return RequestAnswer(task_id=row.id, state=row.state, is_remote=True)
+        decision = decide_request(row, request.trigger, actor=request.actor, reason=request.reason, now=self.now)
+        if decision is None:
+            return RequestAnswer(task_id=row.id, state=row.state)
+        target = step(row.state, request.trigger)
+        rank = self.next_rank(row.priority) if target is State.QUEUED else None
+        (move,) = self.move([(row, decision, rank)])
+        apply_write(row, move.write)
+        self.result.moves.append(move)
+        return RequestAnswer(task_id=row.id, state=row.state)
+
+    def _absent(self, task_id: str) -> TaskNotFound:
+        return TaskExpired(task_id) if self.tx.deleted([task_id]) else TaskNotFound(task_id)
+
+    def delete(self) -> None:
+        for delete in self.batch.deletes:
+            self.result.deleted.append((delete, self._delete(delete)))
+
+    def _delete(self, delete: Delete) -> bool | Exception:
+        found = self.tx.find(ids=[delete.task_id])
+        if not found:
+            return self._absent(delete.task_id)
+        row = found[0]
+        if row.state not in FINAL:
+            return NotFinished(task_id=row.id, state=row.state, operation="delete")
+        self.tx.delete([row.key])
+        self.states[row.name, row.state] -= 1
+        return True
+
+    # --- what is due, and the claim ---
+
+    def promote(self) -> None:
+        rows = self.tx.due(self.now, PROMOTE_LIMIT)
+        if rows:
+            self.move(
+                [
+                    (row, Decision(triggers=[(Trigger.CLOCK_DUE, self.now)]), self.next_rank(row.priority))
+                    for row in rows
+                ]
+            )
+        self.result.promoted = len(rows)
+        self.result.has_more_due = len(rows) == PROMOTE_LIMIT
+        self.result.next_due = self.tx.next_due()
+
+    def claim(self, order: ClaimOrder) -> None:
+        if order.total <= 0 or not order.names:
+            return
+        rows = self.tx.claimable(order.names, order.total)
+        chosen: list[TaskRow] = []
+        incomplete: list[TaskRow] = []
+        for row in rows:
+            if row.max_attempts is None or row.recover is None:
+                incomplete.append(row)
+                default_attempts, default_recover = order.defaults[row.name]
+                row.max_attempts = row.max_attempts or default_attempts
+                row.recover = row.recover or default_recover
+            if len(chosen) >= order.free and not may_prefetch(row):
+                break  # What comes behind it would overtake it.
+            chosen.append(row)
+        if not chosen:
+            return
+        assert self.batch.owner is not None, "only an owner claims"
+        self.tx.claim([row.key for row in chosen], self.batch.owner)
+        for row in incomplete:
+            self.tx.set_defaults(row.key, row.max_attempts or 1, row.recover or "retry")
+        for row in chosen:
+            row.version += 1
+            row.attempt += 1
+            row.charged += 1
+            row.owner = self.batch.owner
+            row.state = State.STARTING
+            self.history.append(
+                HistoryRow(
+                    row.key,
+                    row.version,
+                    State.QUEUED,
+                    State.STARTING,
+                    self.now,
+                    Trigger.CLAIMER_CLAIM,
+                    ENGINE,
+                    None,
+                    row.attempt,
+                    None,
+                )
+            )
+            self.states[row.name, State.QUEUED] -= 1
+            self.states[row.name, State.STARTING] += 1
+        self.triggers[Trigger.CLAIMER_CLAIM] += len(chosen)
+        self.result.claimed = chosen
+
+    def save(self) -> None:
+        if self.history:
+            self.tx.append(self.history, self.head.next_position)
+            self.head.next_position += len(self.history)
+        if self.history or self.result.deleted:
+            self.tx.tally(+self.states | {k: v for k, v in self.states.items() if v < 0}, self.triggers)
+            self.tx.save_head(self.head)
+        self.result.last_position = self.head.next_position - 1
+
+
+class _Intake:
+    """Admission of new tasks: who is there already, what is a conflict, what is too much."""
+
+    def __init__(self, tick: _Tick) -> None:
+        self.tick = tick
+        self.accepted: list[TaskRow] = []
+        self.by_id: dict[str, TaskRow] = {}
+        self.by_key: dict[str, TaskRow] = {}
+        self.pending: int | None = None
+        self._look_up_all()
+
+    def _look_up_all(self) -> None:
+        ids: list[str] = [requeue.task_id for requeue in self.tick.batch.requeues]
+        keys: list[str] = []
+        for submit in self.tick.batch.submits:
+            ids.extend(submit.chosen_ids)
+            keys.extend(row.idempotency_key for row in submit.rows if row.idempotency_key is not None)
+        self.gone = self.tick.tx.deleted(ids) if ids else set()
+        if ids or keys:
+            for row in self.tick.tx.find(ids=ids, idempotency_keys=keys):
+                self._remember(row)
+
+    def _remember(self, row: TaskRow) -> None:
+        self.by_id[row.id] = row
+        if row.idempotency_key is not None:
+            self.by_key[row.idempotency_key] = row
+
+    def admit(self, submit: Submit) -> list[Receipt]:
+        """Decide on one submission, all or none.
+
+        Raises:
+            IdempotencyConflict, QueueFull, TaskExpired: nothing of it is stored.
+        """
+        receipts: list[Receipt] = []
+        new: list[TaskRow] = []
+        own: dict[str, TaskRow] = {}
+        for row in submit.rows:
+            existing = self._existing(row, submit, own)
+            if existing is not None:
+                receipts.append(Receipt(id=existing.id, created=False, state=existing.state))
+                continue
+            self._set_first_state(row)
+            new.append(row)
+            for token in (row.id, row.idempotency_key):
+                if token is not None:
+                    own[token] = row
+            receipts.append(Receipt(id=row.id, created=True, state=row.state))
+        self._check_room(submit, len(new))
+        for row in new:
+            self._accept(row, submit.actor, None)
+        return receipts
+
+    def _existing(self, row: TaskRow, submit: Submit, own: dict[str, TaskRow]) -> TaskRow | None:
+        if row.id in submit.chosen_ids:
+            if row.id in self.gone:
+                raise TaskExpired(row.id)
+            existing = self.by_id.get(row.id) or own.get(row.id)
+            if existing is not None:
+                return _same_payload(existing, row, row.id, "task id")
+        key = row.idempotency_key
+        if key is None:
+            return None
+        existing = self.by_key.get(key) or own.get(key)
+        return None if existing is None else _same_payload(existing, row, key, "idempotency key")
+
+    def _set_first_state(self, row: TaskRow) -> None:
+        is_later = row.due_at > self.tick.now
+        trigger = Trigger.USER_SUBMIT_LATER if is_later else Trigger.USER_SUBMIT
+        row.state = step(State.PENDING, trigger)
+
+    def _check_room(self, submit: Submit, count: int) -> None:
+        limit = self.tick.batch.max_pending
+        if limit is None or not submit.is_bounded or count == 0:
+            return
+        if self.pending is None:
+            self.pending = self.tick.tx.pending()
+        if self.pending + count > limit:
+            raise QueueFull(max_pending=limit, pending=self.pending)
+
+    def _accept(self, row: TaskRow, actor: str, reason: str | None) -> None:
+        tick = self.tick
+        row.key = tick.head.next_key
+        tick.head.next_key += 1
+        row.version = 1
+        if row.state is State.QUEUED:
+            row.rank = tick.next_rank(row.priority)
+            trigger = Trigger.USER_SUBMIT
+        else:
+            trigger = Trigger.USER_SUBMIT_LATER
+        tick.history.append(
+            HistoryRow(row.key, 1, State.PENDING, row.state, row.created_at, trigger, actor, reason, 0, None)
+        )
+        tick.triggers[trigger] += 1
+        tick.states[row.name, row.state] += 1
+        if self.pending is not None:
+            self.pending += 1
+        self.accepted.append(row)
+        if row.idempotency_key is not None:
+            self.by_key[row.idempotency_key] = row
+        self.by_id[row.id] = row
+
+    def requeue(self, requeue: Requeue) -> Receipt:
+        """Make a new task of a finished one.
+
+        Raises:
+            TaskNotFound, TaskExpired, NotFinished: nothing is stored.
+        """
+        old = self.by_id.get(requeue.task_id)
+        if old is None:
+            raise TaskExpired(requeue.task_id) if requeue.task_id in self.gone else TaskNotFound(requeue.task_id)
+        if old.state not in FINAL:
+            raise NotFinished(task_id=old.id, state=old.state, operation="requeue")
+        now = self.tick.now
+        row = TaskRow(
+            key=0,
+            id=requeue.new_id,
+            name=old.name,
+            args=old.args,
+            state=State.QUEUED,
+            max_attempts=old.max_attempts,
+            recover=old.recover,
+            priority=old.priority,
+            due_at=now,
+            created_at=now,
+            send_key=(old.send_key or old.id) if requeue.keep_key else requeue.new_id,
+            requeued_from=old.id,
+            retry=old.retry,
+            tags=old.tags,
+            metadata=old.metadata,
+            label=old.label,
+        )
+        self._accept(row, requeue.actor, f"requeued from {old.id}")
+        return Receipt(id=row.id, created=True, state=row.state)
+
+
+def _same_payload(existing: TaskRow, row: TaskRow, token: str, what: str) -> TaskRow:
+    if existing.name != row.name or existing.args != row.args:
+        raise IdempotencyConflict(key=token, task_id=existing.id, what=what)
+    return existing
+
+
+def apply_write(row: TaskRow, write: TaskWrite) -> None:
+    """Bring a row in memory up to a write that was made."""
+    row.state = write.state
+    row.version = write.version
+    row.charged = write.charged
+    row.crashes = write.crashes
+    row.rank = write.rank
+    row.due_at = write.due_at
+    row.started_at = write.started_at
+    row.finished_at = write.finished_at
+    row.owner = write.owner
+    row.wish = write.wish
+    row.held = write.held
+    row.result = write.result
+    row.failure = write.failure
+
+
+def _as_request(command: CommandRow) -> Request:
+    trigger = Trigger.USER_CANCEL if command.kind is WishKind.CANCEL else Trigger.USER_STOP
+    return Request(
+        task_id=command.task_id,
+        trigger=trigger,
+        actor=command.actor,
+        reason=command.reason,
+        command_id=command.id,
+    )

@@ -1,0 +1,188 @@
+"""Which streams there are, how long they are, and who closes them.
+
+    engine ──────────────▶ inbox ──▶ persister ──▶ claims ──▶ runner (its slots)
+    runner, claimer, supervisor ──▶ inbox    └──▶ control ──▶ runner
+    persister ──▶ news ──▶ claimer           └──▶ alarms ──▶ supervisor
+    supervisor ──▶ news, control
+
+* `inbox` is bounded by a few thousand messages; a full one makes submitters wait. The runner and the others wait too,
+  and that is no deadlock, because the persister waits for nobody.
+* `claims` has room for every task that can be claimed, `control` for an interrupt of each and a few more, so that the
+  persister's sends never wait.
+* `news` and `alarms` may drop what is overtaken by the next.
+* Each actor closes its own ends when it ends. `stop` ends everybody but the persister and closes the engine's end of
+  `inbox`; with no sender left, the persister writes what is in it and ends too.
+"""
+
+import contextvars
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectSendStream
+from attrs import define
+
+from taskengine.actors.bulletin import Bulletin
+from taskengine.actors.claimer import Claimer, LookAgain
+from taskengine.actors.messages import Attempt, OwnerGone
+from taskengine.actors.persister import Persister
+from taskengine.actors.runner import Runner
+from taskengine.actors.settings import Settings
+from taskengine.actors.supervisor import Identification, Supervisor
+from taskengine.ports import Clock, Downstream, Executor, Store, StoreHost, Teller
+from taskengine.registry import Registry, TaskDefinition
+
+INBOX = 4_096
+
+LAST_WRITES = 3.0
+"""Seconds that the last ticks may take on the way out."""
+
+
+@define(eq=False, kw_only=True)
+class Parts:
+    """What the actors are made of."""
+
+    store: Store
+    host: StoreHost
+    registry: Registry
+    bulletin: Bulletin
+    teller: Teller
+    clock: Clock
+    settings: Settings
+    random: Random
+    identification: Identification
+    executor_for: Callable[[TaskDefinition], Executor]
+    downstream: Callable[[], Downstream]
+
+
+class Actors:
+    """The four actors of one engine, in the task group of its `async with`."""
+
+    def __init__(self, parts: Parts, *, is_client: bool) -> None:
+        settings = parts.settings
+        holdable = settings.concurrency + settings.prefetch
+        self._parts = parts
+        self._is_client = is_client
+        self.inbox, inbox_end = anyio.create_memory_object_stream[Any](INBOX)
+        claims, claims_end = anyio.create_memory_object_stream[Attempt](holdable + 16)
+        control, control_end = anyio.create_memory_object_stream[Any](2 * holdable + 64)
+        self._news, news_end = anyio.create_memory_object_stream[Any](16)
+        self._alarms, alarms_end = anyio.create_memory_object_stream[OwnerGone](4)
+        self.persister = Persister(
+            inbox=inbox_end,
+            claims=claims,
+            control=control.clone(),
+            reports=self._news.clone(),
+            alarms=self._alarms.clone(),
+            store=parts.store,
+            host=parts.host,
+            registry=parts.registry,
+            bulletin=parts.bulletin,
+            teller=parts.teller,
+            clock=parts.clock,
+            settings=settings,
+            random=parts.random,
+        )
+        self._claimer = Claimer(news=news_end, persister=self.inbox.clone(), clock=parts.clock, settings=settings)
+        self._runner = Runner(
+            claims=claims_end,
+            control=control_end,
+            persister=self.inbox.clone(),
+            registry=parts.registry,
+            executor_for=parts.executor_for,
+            downstream=parts.downstream,
+            clock=parts.clock,
+            settings=settings,
+            context=contextvars.copy_context(),
+        )
+        self.supervisor = Supervisor(
+            persister=self.inbox.clone(),
+            control=control,
+            news=self._news.clone(),
+            alarms=alarms_end,
+            host=parts.host,
+            names=lambda: parts.registry.names,
+            identification=parts.identification,
+            clock=parts.clock,
+            settings=settings,
+        )
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._ended = {name: anyio.Event() for name in ("persister", "runner", "claimer", "supervisor")}
+
+    async def start(self, tg: TaskGroup) -> None:
+        """Start the actors; return when the engine has its identity and dead predecessors are settled."""
+        tg.start_soon(self._live, "persister", self.persister.run, name="taskengine persister")
+        if self._is_client:
+            self._runner.close()
+            self._claimer.close()
+            self.supervisor.close()
+            return
+        await self.supervisor.start()
+        for name, run in (
+            ("runner", self._runner.run),
+            ("claimer", self._claimer.run),
+            ("supervisor", self.supervisor.run),
+        ):
+            tg.start_soon(self._live, name, run, name=f"taskengine {name}")
+
+    async def _live(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Let an actor live until we end it: a cancelled host first gives back what it holds."""
+        ended = self._ended[name]
+        try:
+            with anyio.CancelScope(shield=True) as scope:
+                self._scopes[name] = scope
+                await with_ki_protection(run)()
+        finally:
+            ended.set()
+
+    def look_again(self) -> None:
+        """Hear from the host that another process has committed; on the event loop, must not raise."""
+        _send_or_drop(self._news, LookAgain())
+
+    def alarm(self, owner: str) -> None:
+        """Hear from the host that an owner's row is gone; on the event loop, must not raise."""
+        _send_or_drop(self._alarms, OwnerGone(owner))
+
+    async def stop(self) -> None:
+        """End the actors in order: give back, end everybody but the persister, write what is left."""
+        if not self._is_client and "supervisor" in self._scopes:
+            async with anyio.create_task_group() as tg:
+                tg.start_soon(self._end_with_persister, tg.cancel_scope)
+                await self.supervisor.stop()
+                tg.cancel_scope.cancel()
+        for name, scope in self._scopes.items():
+            if name != "persister":
+                scope.cancel()
+        for stream in (self.inbox, self._news, self._alarms):
+            stream.close()
+        with anyio.move_on_after(LAST_WRITES):
+            for name in self._scopes:
+                await self._ended[name].wait()
+        for scope in self._scopes.values():
+            scope.cancel()
+
+    async def _end_with_persister(self, scope: anyio.CancelScope) -> None:
+        # Nothing can be given back through a persister that has crashed.
+        await self._ended["persister"].wait()
+        scope.cancel()
+
+
+def _send_or_drop(stream: MemoryObjectSendStream[Any], message: Any) -> None:
+    with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        stream.send_nowait(message)
+
+
+def with_ki_protection(run: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """Keep trio from raising a Ctrl-C inside an actor, and so inside a body: it belongs to the host."""
+    if "trio" not in sys.modules:
+        return run
+    import trio
+
+    async def protected() -> None:
+        await run()
+
+    return trio.lowlevel.enable_ki_protection(protected)

@@ -1,0 +1,471 @@
+"""What a user holds: the engine and the handles of its tasks. A face; everything is done elsewhere.
+
+To follow one task: `submit` here, the row in `submission`, the stream in `actors.wiring`, the claim in
+`actors.claimer`, the body in `actors.runner`, the rules in `core.decide`, the write in `actors.persister`.
+"""
+
+import builtins
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from random import Random
+from types import ModuleType, TracebackType
+from typing import Any, Literal, TypeVar
+
+import anyio
+
+from taskengine import defaults
+from taskengine.actors.messages import Delete, Receipt, Reply, Request, RequestAnswer, Requeue
+from taskengine.actors.settings import Settings
+from taskengine.clock import SystemClock
+from taskengine.codec import check_text
+from taskengine.core.errors import EngineNotRunning, InvalidOption
+from taskengine.core.lifecycle import FINAL, Trigger
+from taskengine.core.model import Outcome, Stats, SubmitOptions, Task, TaskFilter, TaskPage, Transition
+from taskengine.core.retry import RetryPolicy
+from taskengine.filters import FilterStates, make_filter
+from taskengine.handles import Submission, TaskHandle
+from taskengine.ids import new_id
+from taskengine.ports import Clock, Downstream, Store
+from taskengine.registry import Registry, TaskCall, TaskDefinition
+from taskengine.running import Plan, Running
+from taskengine.submission import DEFAULT_OPTIONS
+
+T = TypeVar("T")
+
+
+class Engine:
+    """A durable task engine that lives in this program's event loop, asyncio's or trio's.
+
+    Use it as an async context manager. Leaving it gives everything back: no more is claimed, bodies have
+    `shutdown_grace` seconds to finish, the rest is cancelled and released uncharged.
+
+    Args:
+        store: path of a SQLite file, or a Store.
+        tasks: what may run here: `@task` functions, plain functions, modules. None makes this a client: it submits
+            any name, and never claims, recovers or fires schedules.
+        concurrency: bodies in flight (default 50); the rest waits in the store.
+        default_executor: where sync functions run: "thread" (default) or "inline" (on the loop, for tests).
+        durability: of a SQLite path: "full" (default) survives power loss, "fast" only the process.
+        downstream: how HTTP tasks reach the outside; default is httpx with the address guard.
+        max_pending: limit on tasks that wait (scheduled, blocked, queued, retry_wait); default none.
+        settings: every other limit by its name; see docs/settings.md.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Store,
+        *,
+        tasks: "Iterable[Callable[..., Any] | TaskDefinition | ModuleType] | None" = None,
+        concurrency: int = defaults.CONCURRENCY,
+        default_executor: Literal["thread", "inline"] = "thread",
+        durability: str | None = None,
+        downstream: Downstream | None = None,
+        max_pending: int | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        **settings: Any,
+    ) -> None:
+        unknown = settings.keys() - Settings.__annotations__.keys()
+        if unknown:
+            raise InvalidOption(sorted(unknown)[0], f"no such setting; there are {', '.join(Settings.__annotations__)}")
+        self._settings = Settings(concurrency=concurrency, max_pending=max_pending, **settings)
+        self._store = _open_store(store, durability)
+        self._registry = Registry()
+        self._is_client = tasks is None
+        for item in tasks or ():
+            if isinstance(item, ModuleType):
+                self.register_module(item)
+            else:
+                self._registry.add(item)
+        if default_executor not in ("thread", "inline"):
+            raise InvalidOption("default_executor", f"{default_executor!r} is neither 'thread' nor 'inline'")
+        self._default_executor = default_executor
+        self._given_downstream = downstream
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._random = random if random is not None else Random()
+        self._running: Running | None = None
+
+    # --- tasks that may run here ---
+
+    def register(self, name: str, function: Callable[..., Any], **options: Any) -> None:
+        """Make a plain function runnable under `name`; options are those of `@task`.
+
+        Raises:
+            DuplicateTask: another function has the name.
+        """
+        self._registry.register(name, function, **options)
+        self._is_client = False if self._running is None else self._is_client
+
+    def register_module(self, module: ModuleType) -> None:
+        """Take a module's tasks, and call its `register(engine)` hook if it has one."""
+        self._registry.register_module(module, self)
+        self._is_client = False if self._running is None else self._is_client
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """Names that can run here."""
+        return self._registry.names
+
+    # --- life ---
+
+    async def __aenter__(self) -> "Engine":
+        """Open the store and start the actors.
+
+        Raises:
+            StoreError: the store cannot be opened; nothing is left behind.
+        """
+        if self._running is not None:
+            raise EngineNotRunning("it was entered twice; make one Engine for each `async with`")
+        running = Running(
+            Plan(
+                store=self._store,
+                registry=self._registry,
+                settings=self._settings,
+                clock=self._clock,
+                random=self._random,
+                is_client=self._is_client,
+                default_executor=self._default_executor,
+                downstream=self._given_downstream,
+            )
+        )
+        await running.start()
+        self._running = running
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        """Give everything back and close; bounded in time whatever bodies do."""
+        running = self._require()
+        try:
+            return await running.stop(exc_type, exc, tb)
+        finally:
+            self._running = None
+
+    def _require(self) -> Running:
+        running = self._running
+        if running is None:
+            raise EngineNotRunning
+        if running.pid != os.getpid():
+            raise EngineNotRunning("this process was forked from the one that runs it; make an Engine of its own")
+        return running
+
+    # --- submitting ---
+
+    async def submit(
+        self,
+        call: TaskCall[T],
+        *,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | timedelta | None = None,
+        due_at: datetime | None = None,
+        priority: int = defaults.PRIORITY,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        label: str | None = None,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | None = None,
+        recover: Literal["retry", "lost"] | None = None,
+        on_full: Literal["raise", "wait"] = "raise",
+        full_timeout: float | None = None,
+    ) -> TaskHandle[T]:
+        """Store a task durably, and only then return its handle.
+
+        Args:
+            call: made with `my_task.bind(...)`.
+            id: own id; one that exists follows the idempotency key's rule.
+            idempotency_key: same key, same task, running or finished, for as long as that task is kept.
+            delay: seconds (or timedelta) until it is due; or `due_at`, an aware datetime.
+            priority: lower number first, first come first served among equals.
+            tags, metadata, label: for people and queries.
+            max_attempts, retry, recover: instead of the task's own.
+            on_full: at `max_pending`, raise QueueFull or wait (at most `full_timeout` seconds).
+
+        Raises:
+            UnknownTask, InvalidArguments, InvalidOption: nothing was stored.
+            IdempotencyConflict: the key belongs to a task with another payload.
+            QueueFull: too many wait.
+            StoreUnavailable: the store could not be used for `store_patience` seconds.
+
+        Cancellation: the task may exist; a second submit with the same idempotency key returns it.
+        """
+        options = SubmitOptions(
+            id=id,
+            idempotency_key=idempotency_key,
+            delay=delay,
+            due_at=due_at,
+            priority=priority,
+            tags=tuple(tags) if not isinstance(tags, str) else tags,  # type: ignore[arg-type]  # refused with advice
+            metadata=metadata,
+            label=label,
+            max_attempts=max_attempts,
+            retry=retry,
+            recover=recover,
+        )
+        running = self._require()
+        row = running.submissions.row(call, options)
+        chosen = frozenset((id,)) if id is not None else frozenset[str]()
+        receipts = await running.submit([row], chosen, on_full=on_full, full_timeout=full_timeout)
+        return TaskHandle(self, receipts[0].id, receipts[0].created, call.definition)
+
+    async def submit_many(
+        self,
+        calls: "Iterable[TaskCall[T] | Submission[T]]",
+        *,
+        on_full: Literal["raise", "wait"] = "raise",
+        full_timeout: float | None = None,
+    ) -> list[TaskHandle[T]]:
+        """Store many tasks: all or none up to 10,000 of them, in chunks of that size beyond.
+
+        Args:
+            calls: calls, or Submissions where one has options of its own.
+
+        Raises:
+            As `submit`; the chunk in which it happens is not stored, those before it are.
+
+        Cancellation: whole chunks may have been stored.
+        """
+        running = self._require()
+        handles: list[TaskHandle[T]] = []
+        stream = iter(calls)
+        while chunk := [_as_submission(item) for item in islice(stream, defaults.SUBMIT_CHUNK)]:
+            rows = [running.submissions.row(item.call, item.options) for item in chunk]
+            chosen = frozenset(item.options.id for item in chunk if item.options.id is not None)
+            receipts = await running.submit(rows, chosen, on_full=on_full, full_timeout=full_timeout)
+            handles.extend(
+                TaskHandle(self, receipt.id, receipt.created, item.call.definition)
+                for receipt, item in zip(receipts, chunk, strict=True)
+            )
+        return handles
+
+    async def requeue(self, task_id: str, *, keep_key: bool = False, actor: str = "user") -> TaskHandle[Any]:
+        """Run a finished task again as a NEW task.
+
+        Args:
+            keep_key: send the old task's idempotency key downstream again; default is a new one.
+
+        Raises:
+            TaskNotFound: no such task. NotFinished: it has not ended.
+        """
+        running = self._require()
+        reply: Reply[Receipt] = Reply()
+        await running.send(Requeue(task_id, new_id(), keep_key, check_text("actor", actor, limit=200), reply))
+        receipt = await reply.wait()
+        return TaskHandle(self, receipt.id, True, None)
+
+    # --- controlling ---
+
+    async def cancel(
+        self, task_id: str, *, reason: str | None = None, actor: str = "user", timeout: float | None = None
+    ) -> Task:
+        """Cancel a task, and wait until its body has ended.
+
+        Waiting tasks are cancelled at once. A running async body is cancelled where it awaits, so that its I/O really
+        stops; a thread is asked, and is `lost` if it does not listen.
+
+        Args:
+            timeout: seconds to wait for the end; default is the setting `cancel_wait` (10).
+
+        Returns:
+            The committed state. A finished task comes back unchanged; one whose end is still awaited is `stopping`, or
+            as it was if another process runs it.
+
+        Raises:
+            TaskNotFound: no such task.
+
+        Cancellation: the request may have been made; the task may end.
+        """
+        return await self._ask(task_id, Trigger.USER_CANCEL, reason, actor, timeout)
+
+    async def run_now(self, task_id: str, *, actor: str = "user") -> Task:
+        """Make a task due that waits for its time or for a retry.
+
+        Raises:
+            TaskNotFound: no such task. IllegalTransition: it does not wait for a time.
+        """
+        return await self._ask(task_id, Trigger.USER_RUN_NOW, None, actor, 0.0)
+
+    async def _ask(self, task_id: str, trigger: Trigger, reason: str | None, actor: str, timeout: float | None) -> Task:
+        running = self._require()
+        check_text("actor", actor, limit=200)
+        if reason is not None:
+            check_text("reason", reason, limit=2_000)
+        reply: Reply[RequestAnswer] = Reply()
+        await running.send(Request(task_id, trigger, actor, reason, new_id(), reply))
+        answer = await reply.wait()
+        if trigger is Trigger.USER_CANCEL and answer.state not in FINAL:
+            with anyio.move_on_after(self._settings.cancel_wait if timeout is None else timeout):
+                await running.views.outcome(task_id, None)
+        return await running.views.get(task_id)
+
+    async def delete(self, task_id: str) -> None:
+        """Delete a finished task with its history; its id stays known as expired.
+
+        Raises:
+            TaskNotFound: no such task. NotFinished: it has not ended.
+        """
+        running = self._require()
+        reply: Reply[bool] = Reply()
+        await running.send(Delete(task_id, reply))
+        await reply.wait()
+
+    # --- looking ---
+
+    async def get(self, task_id: str) -> Task:
+        """Read one task.
+
+        Raises:
+            TaskNotFound: no task has this id (TaskExpired: any more).
+        """
+        return await self._require().views.get(task_id)
+
+    async def handle(self, task_id: str) -> TaskHandle[Any]:
+        """Return a handle of a task that is known by its id.
+
+        Raises:
+            TaskNotFound: no task has this id.
+        """
+        await self.get(task_id)
+        return TaskHandle(self, task_id, False, None)
+
+    async def list(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        states: FilterStates = None,
+        name: str | None = None,
+        tag: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = defaults.LIST_LIMIT,
+        cursor: str | None = None,
+        order: Literal["newest", "claim"] = "newest",
+    ) -> TaskPage:
+        """List tasks, newest first, or (order="claim") the queued ones in the order in which they are claimed.
+
+        Raises:
+            InvalidOption: a word that is no state, a limit or a cursor that is of no use.
+        """
+        where = make_filter(
+            ids=ids, states=states, name=name, tag=tag, created_after=created_after, created_before=created_before
+        )
+        return await self._require().views.page(where, limit=limit, cursor=cursor, order=order)
+
+    async def history(self, task_id: str) -> "builtins.list[Transition]":
+        """Read one task's moves, oldest first.
+
+        Raises:
+            TaskNotFound: no such task.
+        """
+        return await self._require().views.history(task_id)
+
+    def events(self, after: int | None = None) -> AsyncGenerator[Transition, None]:
+        """Iterate over committed moves of all tasks, for ever, reading them from the store as fast as you take them.
+
+        Args:
+            after: position behind which to begin (0: from the start); None begins with the next move.
+
+        Cancellation: ends it; begin again behind the last position seen, and nothing is missed.
+        """
+        return self._require().views.events(after)
+
+    async def stats(self) -> Stats:
+        """Read the counters of the store and of this engine."""
+        running = self._require()
+        persister = running.actors.persister
+        return await running.views.stats(
+            slots_used=min(persister.held, self._settings.concurrency),
+            slots_total=0 if self._is_client else self._settings.concurrency,
+            outages=persister.outages,
+            last_outage=persister.last_outage,
+        )
+
+    # --- waiting ---
+
+    async def _wait(self, task_id: str, definition: TaskDefinition | None) -> Outcome[Any]:
+        return await self._require().views.outcome(task_id, definition)
+
+    async def wait_all(
+        self,
+        ids: "Sequence[str] | Sequence[TaskHandle[Any]] | None" = None,
+        *,
+        name: str | None = None,
+        tag: str | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Wait until the given tasks have ended, or all that match; changes nothing.
+
+        Returns:
+            True when all have ended, False when the timeout (seconds) came first.
+
+        Raises:
+            TaskNotFound: one of the ids is of no task.
+        """
+        views = self._require().views
+        with anyio.move_on_after(timeout) as scope:
+            if ids is not None:
+                await views.wait_all_ids([item.id if isinstance(item, TaskHandle) else item for item in ids])
+            if ids is None or name is not None or tag is not None:
+                await views.wait_all_matching(TaskFilter(name=name, tag=tag))
+        return not scope.cancelled_caught
+
+    async def drain(self, *, timeout: float | None = None) -> bool:
+        """Wait until no unheld, unfinished task is left whose name is known here; changes nothing.
+
+        Returns:
+            True when drained, False when the timeout (seconds) came first.
+        """
+        views = self._require().views
+        with anyio.move_on_after(timeout) as scope:
+            await views.drained(lambda: self._registry.names)
+        return not scope.cancelled_caught
+
+
+def _as_submission(item: "TaskCall[T] | Submission[T]") -> "Submission[T]":
+    return item if isinstance(item, Submission) else Submission(item, DEFAULT_OPTIONS)
+
+
+def _open_store(store: str | os.PathLike[str] | Store, durability: str | None) -> Store:
+    if isinstance(store, str | os.PathLike):
+        if str(store).startswith(("postgres://", "postgresql://")):
+            raise InvalidOption("store", "this version has no PostgreSQL store; pass the path of a SQLite file")
+        from taskengine.stores.sqlite.store import SqliteStore  # Late: it loads apsw.
+
+        return SqliteStore(store, durability=durability or defaults.DURABILITY)
+    if durability is not None:
+        raise InvalidOption("durability", "it belongs to a path; give it to the store that you pass")
+    return store
+
+
+async def run_task(call: TaskCall[T], **options: Any) -> Outcome[T]:
+    """Run one call to its end without a file, retries included.
+
+    Args:
+        call: made with `my_task.bind(...)`.
+        options: those of `Engine.submit`, and `downstream`.
+
+    Raises:
+        UsageError: the call was not made with `bind`.
+
+    Cancellation: cancels the body.
+    """
+    from taskengine.stores.memory import MemoryStore
+
+    if call.definition is None:
+        raise InvalidOption("call", "run_task needs the function: make the call with my_task.bind(...)")
+    engine = Engine(
+        MemoryStore(),
+        tasks=[call.definition],
+        concurrency=1,
+        downstream=options.pop("downstream", None),
+        shutdown_grace=0.0,
+    )
+    async with engine:
+        handle = await engine.submit(call, **options)
+        return await handle.wait()
+
+
+__all__ = ["Engine", "Submission", "TaskHandle", "run_task"]

@@ -1,0 +1,47 @@
+"""What a listing is filtered by, as given by people and as asked of a store."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from taskengine.core.errors import InvalidOption
+from taskengine.core.lifecycle import State, parse_state
+from taskengine.core.model import TaskFilter
+
+FilterStates = Iterable[State | str] | State | str | None
+
+
+def make_filter(
+    *,
+    ids: Sequence[str] | None = None,
+    states: FilterStates = None,
+    name: str | None = None,
+    tag: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> TaskFilter:
+    """Check what a listing is filtered by.
+
+    Raises:
+        InvalidOption: a word that is no state, a naive datetime.
+    """
+    for option, instant in (("created_after", created_after), ("created_before", created_before)):
+        if instant is not None and instant.tzinfo is None:
+            raise InvalidOption(option, f"{instant!r} has no time zone; pass an aware datetime")
+    return TaskFilter(
+        ids=None if ids is None else tuple(ids),
+        states=_read_states(states),
+        name=name,
+        tag=tag,
+        created_after=created_after,
+        created_before=created_before,
+    )
+
+
+def _read_states(states: FilterStates) -> frozenset[State] | None:
+    if states is None:
+        return None
+    words: Iterator[State | str] = iter([states] if isinstance(states, str) else states)
+    try:
+        return frozenset(parse_state(word) for word in words)
+    except ValueError as error:
+        raise InvalidOption("states", str(error)) from error

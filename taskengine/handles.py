@@ -1,0 +1,59 @@
+"""What a submitter holds: a call with its options before, and a handle of the task after."""
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from attrs import field, frozen
+
+from taskengine.core.model import Outcome, SubmitOptions, Task, Transition
+from taskengine.registry import TaskCall, TaskDefinition
+
+if TYPE_CHECKING:
+    from taskengine.engine import Engine
+
+T = TypeVar("T")
+
+
+@frozen
+class Submission(Generic[T]):
+    """A call with options of its own, for `submit_many`."""
+
+    call: TaskCall[T]
+    options: SubmitOptions = field(factory=SubmitOptions)
+
+
+class TaskHandle(Generic[T]):
+    """One stored task, as its submitter holds it. `T` is what the task returns."""
+
+    __slots__ = ("_definition", "_engine", "created", "id")
+
+    def __init__(self, engine: "Engine", task_id: str, created: bool, definition: TaskDefinition | None) -> None:
+        self._engine = engine
+        self._definition = definition
+        self.id = task_id
+        self.created = created
+        """False: the key (or id) was there already, and this is the task that has it."""
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.id!r}, created={self.created})"
+
+    async def wait(self) -> Outcome[T]:
+        """Wait for the task's end; changes nothing.
+
+        Raises:
+            TaskNotFound: no task has this id (TaskExpired: any more).
+
+        Cancellation: gives up waiting; the task goes on.
+        """
+        return await self._engine._wait(self.id, self._definition)
+
+    async def task(self) -> Task:
+        """Read the task as it is now."""
+        return await self._engine.get(self.id)
+
+    async def cancel(self, *, reason: str | None = None, timeout: float | None = None) -> Task:
+        """Cancel it; see `Engine.cancel`."""
+        return await self._engine.cancel(self.id, reason=reason, timeout=timeout)
+
+    async def history(self) -> list[Transition]:
+        """Read its moves, oldest first."""
+        return await self._engine.history(self.id)

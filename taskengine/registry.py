@@ -1,0 +1,393 @@
+"""Which functions may be run, and under which names.
+
+`@task` attaches a definition to a function and registers nothing: the function stays the plain function that it was,
+with `bind` and `definition` beside it. A `Registry` belongs to one engine. What is stored is a name and JSON values;
+which function that means is decided here and nowhere else.
+"""
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from types import ModuleType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from attrs import field, frozen
+
+from taskengine import defaults
+from taskengine.arguments import CallShape, code_of, short_repr
+from taskengine.context import TaskContext
+from taskengine.core.errors import DuplicateTask, InvalidOption, UnknownTask
+from taskengine.core.retry import RetryPolicy
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
+P = ParamSpec("P")
+C = ParamSpec("C")
+
+Recover = Literal["retry", "lost"]
+"""After a crash: run it again while budget is left, or call it `lost` once it may have begun."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+
+
+@frozen
+class TaskCall(Generic[T_co]):
+    """One call to be made later: a name and the arguments, as given. `T` is what the task returns."""
+
+    name: str
+    args: tuple[Any, ...] = field(default=(), repr=short_repr)
+    kwargs: Mapping[str, Any] = field(factory=dict, repr=short_repr)
+    definition: "TaskDefinition | None" = field(default=None, eq=False, repr=False)
+    """Of a call made with `bind`; None for one that only knows the name."""
+
+    @staticmethod
+    def of(name: str, /, *args: Any, **kwargs: Any) -> "TaskCall[Any]":
+        """Call a task by its name, where its function is not at hand; the arguments are checked when it is claimed."""
+        return TaskCall(name, args, kwargs)
+
+
+@frozen(kw_only=True, eq=False)
+class TaskDefinition:
+    """A function as a task: its name, its signature and how it is to be treated. Make one with `TaskDefinition.of`."""
+
+    name: str
+    function: Callable[..., Any]
+    takes_context: bool
+    """The first parameter is annotated with TaskContext and filled by the engine."""
+    is_async: bool
+    retry: RetryPolicy | None
+    """None: the engine's default policy."""
+    max_attempts: int
+    """Charged attempts before it fails for good."""
+    recover: Recover
+    check: Callable[..., object] | None
+    """Called at submit with the arguments; raises InvalidOption or InvalidArguments if it does not like them."""
+    shape: CallShape = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        max_attempts: int | None = None,
+        recover: Recover = "retry",
+        check: Callable[..., object] | None = None,
+    ) -> "TaskDefinition":
+        """Define a function, sync or async, as a task.
+
+        Args:
+            function: what to run; no lambda, generator or class.
+            name: what it is submitted under; default is its `__name__`.
+            retry: how often and when it is tried again; None leaves it to the engine.
+            max_attempts: charged attempts; default is the policy's, else 3.
+            recover: see `Recover`.
+            check: called at submit with the arguments, before anything is stored.
+
+        Raises:
+            InvalidOption: one of these cannot be used; the message names the fix.
+        """
+        _refuse_unfit(function)
+        chosen = _check_name(getattr(function, "__name__", None) if name is None else name, function)
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise InvalidOption("retry", f"{short_repr(retry)} is not a RetryPolicy")
+        if recover not in ("retry", "lost"):
+            raise InvalidOption("recover", f"{short_repr(recover)} is neither 'retry' nor 'lost'")
+        if check is not None and not callable(check):
+            raise InvalidOption("check", f"{short_repr(check)} cannot be called")
+        shape = CallShape.of(chosen, function)
+        return cls(
+            name=chosen,
+            function=function,
+            takes_context=shape.takes_context,
+            is_async=inspect.iscoroutinefunction(code_of(function)),
+            retry=retry,
+            max_attempts=_resolve_attempts(max_attempts, retry),
+            recover=recover,
+            check=check,
+            shape=shape,
+        )
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Check arguments and encode them as the JSON text `[args, kwargs]`; defaults are not filled in.
+
+        Raises:
+            InvalidArguments: they do not fit the signature or the annotations, or cannot be kept as JSON.
+            InvalidOption: the task's own `check` refused them.
+        """
+        named = kwargs if type(kwargs) is dict else dict(kwargs)
+        self.shape.fit(args, named)
+        if self.check is not None:
+            self.check(*args, **named)
+        return self.shape.encode(args, named)
+
+    def decode_arguments(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Decode stored arguments by the annotations.
+
+        Raises:
+            NotJson: the text is not JSON at all.
+            InvalidArguments: it does not fit the signature or the annotations.
+        """
+        return self.shape.decode(text)
+
+    def encode_result(self, value: Any) -> str:
+        """Encode what the body returned, by the return annotation if there is one.
+
+        Raises:
+            InvalidResult: it cannot be kept as JSON, or is not what the annotation says.
+        """
+        return self.shape.encode_result(value)
+
+    def decode_result(self, text: str) -> Any:
+        """Decode a stored result by the return annotation.
+
+        Raises:
+            NotJson: the text is no JSON of that type.
+        """
+        return self.shape.result.decode(text)
+
+
+# --- the decorator ----------------------------------------------------------------------------------------------
+
+
+class TaskFunction(Protocol[C, R_co, P, T_co]):
+    """A decorated function: called as before, and with `bind` as a task."""
+
+    @property
+    def __name__(self) -> str: ...
+
+    @property
+    def definition(self) -> TaskDefinition:
+        """The specification that `@task` attached."""
+
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co:
+        """Call the plain function, here and now."""
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T_co]:
+        """Make a call for `Engine.submit`; the TaskContext is left out, the engine passes it."""
+
+
+class TaskDecorator(Protocol):
+    """What `task(...)` with options returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[Concatenate[TaskContext, P], Coroutine[Any, Any, T], P, T]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, Coroutine[Any, Any, T], P, T]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[TaskContext, P], T], /
+    ) -> TaskFunction[Concatenate[TaskContext, P], T, P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> TaskFunction[P, T, P, T]: ...
+
+
+@overload
+def task(
+    function: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, T]], /
+) -> TaskFunction[Concatenate[TaskContext, P], Coroutine[Any, Any, T], P, T]: ...
+@overload
+def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> TaskFunction[P, Coroutine[Any, Any, T], P, T]: ...
+@overload
+def task(
+    function: Callable[Concatenate[TaskContext, P], T], /
+) -> TaskFunction[Concatenate[TaskContext, P], T, P, T]: ...
+@overload
+def task(function: Callable[P, T], /) -> TaskFunction[P, T, P, T]: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    retry: RetryPolicy | None = None,
+    max_attempts: int | None = None,
+    recover: Recover = "retry",
+    check: Callable[..., object] | None = None,
+) -> TaskDecorator: ...
+def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a task, as `@task` or `@task(name=..., retry=..., ...)`; see `TaskDefinition.of` for the options.
+
+    The function itself is returned, with two attributes more, and nothing is registered: pass it to
+    `Engine(..., tasks=[...])`.
+
+    Raises:
+        InvalidOption: the function or an option cannot be used; the message names the fix.
+    """
+    if function is None:
+        return functools.partial(_attach, **options)
+    return _attach(function, **options)
+
+
+def _attach(function: Callable[..., Any], /, **options: Any) -> Callable[..., Any]:
+    own = _attached(function)
+    if own is not None and own.function is function:
+        raise InvalidOption("task", f"it is the task {own.name!r} already; register(name, function) gives other names")
+    definition = TaskDefinition.of(function, **options)
+
+    def bind(*args: Any, **kwargs: Any) -> TaskCall[Any]:
+        return TaskCall(definition.name, args, kwargs, definition)
+
+    if inspect.ismethod(function) or not hasattr(function, "__dict__"):
+        raise InvalidOption("task", f"{short_repr(function)} takes no attributes; use register(name, function)")
+    vars(function).update(bind=bind, definition=definition)
+    return function
+
+
+def _attached(item: object) -> TaskDefinition | None:
+    try:
+        definition = getattr(item, "definition", None)
+    except Exception:  # a module may hold anything, such as a proxy that is not bound yet
+        return None
+    return definition if isinstance(definition, TaskDefinition) else None
+
+
+def _refuse_unfit(function: object) -> None:
+    problem = None
+    if isinstance(function, TaskCall):
+        problem = f"this is a call of {function.name!r}; pass the task itself"
+    elif not callable(function):
+        problem = f"{short_repr(function)} cannot be called"
+    elif isinstance(function, type):
+        problem = f"{function.__qualname__} is a class; pass a function"
+    elif inspect.isgeneratorfunction(code_of(function)) or inspect.isasyncgenfunction(code_of(function)):
+        problem = f"{short_repr(function)} is a generator; a body is called once and returns its result"
+    elif getattr(function, "__name__", None) == "<lambda>":
+        problem = "a lambda has no name that a stored task or another process could find; use def"
+    if problem is not None:
+        raise InvalidOption("task", problem)
+
+
+def _check_name(name: object, function: object) -> str:
+    if name is None:
+        raise InvalidOption("name", f"{short_repr(function)} has no __name__; use register(name, function)")
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        allowed = "1 to 200 of the characters A-Z a-z 0-9 _ . : -"
+        raise InvalidOption("name", f"{short_repr(name)} is no name for a task; it must be {allowed}")
+    return str.__str__(name)
+
+
+def _resolve_attempts(explicit: int | None, retry: RetryPolicy | None) -> int:
+    if explicit is None:
+        explicit = retry.max_attempts if retry is not None else None
+    if explicit is None:
+        return defaults.MAX_ATTEMPTS
+    if type(explicit) is not int or not 1 <= explicit <= 1_000_000:
+        raise InvalidOption("max_attempts", f"{short_repr(explicit)} is not a whole number from 1 to 1,000,000")
+    return explicit
+
+
+# --- the registry -----------------------------------------------------------------------------------------------
+
+
+class Registry:
+    """The tasks that one engine can run, by name. Not for use from several threads at once while it is filled."""
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        self._definitions: dict[str, TaskDefinition] = {}
+        self._names: tuple[str, ...] = ()
+        for item in items:
+            self.add(item)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that can be run, sorted."""
+        return self._names
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._definitions
+
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+    def add(self, item: "Callable[..., Any] | TaskDefinition") -> TaskDefinition:
+        """Take a decorated task, a definition, or a plain function under its own name.
+
+        Raises:
+            DuplicateTask: another function, or the same with other options, has the name.
+            InvalidOption: it cannot be a task; the message names the fix.
+        """
+        return self._put(item if isinstance(item, TaskDefinition) else _define(item))
+
+    def register(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        retry: RetryPolicy | None = None,
+        max_attempts: int | None = None,
+        recover: Recover = "retry",
+        check: Callable[..., object] | None = None,
+    ) -> TaskDefinition:
+        """Take a function under a name; see `TaskDefinition.of`. A decorated task is taken as the function it is.
+
+        Raises:
+            DuplicateTask: another function, or the same with other options, has the name.
+            InvalidOption: the function or an option cannot be used.
+        """
+        return self._put(
+            TaskDefinition.of(function, name=name, retry=retry, max_attempts=max_attempts, recover=recover, check=check)
+        )
+
+    def register_module(self, module: ModuleType, engine: Any) -> tuple[TaskDefinition, ...]:
+        """Take the decorated tasks among a module's attributes, then call its `register(engine)` if it has one.
+
+        Returns:
+            The definitions found as attributes; what the hook registers is not among them.
+        """
+        found = tuple(self.add(item) for item in list(vars(module).values()) if _is_task(item))
+        hook = vars(module).get("register")
+        if callable(hook) and not _is_task(hook):
+            hook(engine)
+        return found
+
+    def get(self, name: str) -> TaskDefinition:
+        """Look up a name.
+
+        Raises:
+            UnknownTask: it is not registered here; a note names the nearest one.
+        """
+        try:
+            return self._definitions[name]
+        except (KeyError, TypeError):
+            error = UnknownTask(name, self._names)
+            close = difflib.get_close_matches(str(name), self._names, n=1)
+            if close:
+                error.add_note(f"did you mean {close[0]!r}?")
+            raise error from None
+
+    def _put(self, definition: TaskDefinition) -> TaskDefinition:
+        known = self._definitions.get(definition.name)
+        if known is None:
+            self._definitions[definition.name] = definition
+            self._names = tuple(sorted(self._definitions))
+            return definition
+        if _options_of(known) != _options_of(definition):
+            raise DuplicateTask(definition.name)
+        return known
+
+
+def _is_task(item: object) -> bool:
+    definition = _attached(item)
+    return definition is not None and definition.function is item
+
+
+def _define(item: Callable[..., Any]) -> TaskDefinition:
+    own = _attached(item)
+    if own is None:
+        return TaskDefinition.of(item)
+    if own.function is not item:
+        raise InvalidOption(
+            "tasks", f"{short_repr(item)} wraps the task {own.name!r}; put @task above the other decorators"
+        )
+    return own
+
+
+def _options_of(definition: TaskDefinition) -> tuple[Any, ...]:
+    return (definition.function, definition.retry, definition.max_attempts, definition.recover, definition.check)

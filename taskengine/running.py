@@ -1,0 +1,187 @@
+"""One stay inside `async with Engine`: the store's host, the actors and the views."""
+
+import os
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import anyio
+from attrs import define
+
+from taskengine.actors.bulletin import Bulletin
+from taskengine.actors.messages import Receipt, Reply, Submit
+from taskengine.actors.settings import Settings
+from taskengine.actors.supervisor import Identification
+from taskengine.actors.wiring import Actors, Parts
+from taskengine.core.errors import EngineNotRunning, InvalidOption, QueueFull
+from taskengine.core.model import TaskRow
+from taskengine.executors.event_loop import LoopExecutor
+from taskengine.executors.inline import InlineExecutor
+from taskengine.executors.thread import ThreadExecutor
+from taskengine.identity import is_gone, this_process
+from taskengine.ids import new_id
+from taskengine.observe.logs import LogTeller
+from taskengine.ports import Clock, Downstream, Executor, Store
+from taskengine.registry import Registry, TaskDefinition
+from taskengine.stores.hosts import InlineHost, LeaseTerms, ThreadHost, Watch
+from taskengine.submission import Submissions
+from taskengine.views import Views
+
+
+@define(eq=False, kw_only=True)
+class Plan:
+    """What an engine was configured with."""
+
+    store: Store
+    registry: Registry
+    settings: Settings
+    clock: Clock
+    random: Random
+    is_client: bool
+    default_executor: str
+    downstream: Downstream | None
+
+
+class Running:
+    """One stay inside `async with`: what is made on entering and ended on leaving."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        settings = plan.settings
+        self.pid = os.getpid()
+        self.bulletin = Bulletin()
+        self._downstream = plan.downstream
+        self._owns_downstream = False
+        self._executors: dict[str, Executor] = {
+            "loop": LoopExecutor(),
+            "thread": ThreadExecutor(),
+            "inline": InlineExecutor(),
+        }
+        watch = Watch(
+            foreign_commit=self._foreign_commit,
+            beat_committed=lambda monotonic: self.actors.supervisor.beat_committed(monotonic),
+            owner_gone=lambda owner: self.actors.alarm(owner),
+        )
+        terms = LeaseTerms(beat=settings.beat, max_loop_block=settings.max_loop_block)
+        host_class = InlineHost if plan.store.inline else ThreadHost
+        self._host: InlineHost | ThreadHost = host_class(plan.store, clock=plan.clock, watch=watch, terms=terms)
+        self._foreign = anyio.Event()
+        self.actors = Actors(
+            Parts(
+                store=plan.store,
+                host=self._host,
+                registry=plan.registry,
+                bulletin=self.bulletin,
+                teller=LogTeller(),
+                clock=plan.clock,
+                settings=settings,
+                random=plan.random,
+                identification=Identification(me=this_process(), is_gone=is_gone, new_id=new_id),
+                executor_for=self._executor_for,
+                downstream=self._get_downstream,
+            ),
+            is_client=plan.is_client,
+        )
+        self.views = Views(host=self._host, bulletin=self.bulletin, registry=plan.registry)
+        self.submissions = Submissions(
+            registry=plan.registry,
+            is_client=plan.is_client,
+            now=plan.clock.now,
+            new_id=new_id,
+            max_value_bytes=settings.max_value_bytes,
+        )
+
+    def _executor_for(self, definition: TaskDefinition) -> Executor:
+        return self._executors["loop" if definition.is_async else self._plan.default_executor]
+
+    def _get_downstream(self) -> Downstream:
+        if self._downstream is None:
+            from taskengine.tasks.downstream import HttpxDownstream  # Late: it loads httpx.
+
+            self._downstream = HttpxDownstream()
+            self._owns_downstream = True
+        return self._downstream
+
+    def _foreign_commit(self) -> None:
+        self.actors.look_again()
+        self._foreign.set()
+
+    # --- life ---
+
+    async def start(self) -> None:
+        await self._host.open()
+        self._tg = anyio.create_task_group()
+        await self._tg.__aenter__()
+        try:
+            await self.actors.start(self._tg)
+            self._tg.start_soon(self._notice_others, name="taskengine notices")
+            if isinstance(self._host, InlineHost) and not self._plan.is_client:
+                self._tg.start_soon(self._host.keep_lease, name="taskengine lease")
+        except BaseException as error:
+            if not await self.stop(type(error), error, error.__traceback__):
+                raise
+
+    async def _notice_others(self) -> None:
+        """After other processes' commits, wake those who wait here."""
+        while True:
+            await self._foreign.wait()
+            self._foreign = anyio.Event()
+            await self.views.notice_foreign_ends()
+            self.bulletin.announce_commit()
+
+    async def stop(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        with anyio.CancelScope(shield=True):
+            await self.actors.stop()
+            self.bulletin.close()
+        self._tg.cancel_scope.cancel()
+        # The host's own exception leaves as it was raised; only a cancellation is the task group's business, since it
+        # may be the one by which a crashed actor ended the host's block.
+        is_cancellation = isinstance(exc, anyio.get_cancelled_exc_class())
+        try:
+            if is_cancellation:
+                return await self._tg.__aexit__(exc_type, exc, tb)
+            await self._tg.__aexit__(None, None, None)
+            return None
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._close()
+
+    async def _close(self) -> None:
+        for executor in self._executors.values():
+            executor.close()
+        if self._owns_downstream and self._downstream is not None:
+            await self._downstream.aclose()
+        with anyio.move_on_after(5.0):
+            await self._host.close()
+
+    # --- messages ---
+
+    async def send(self, message: Any) -> None:
+        try:
+            await self.actors.inbox.send(message)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise EngineNotRunning("it is being left") from None
+
+    async def submit(
+        self, rows: list[TaskRow], chosen: frozenset[str], *, on_full: str, full_timeout: float | None
+    ) -> list[Receipt]:
+        """Hand rows to the persister and wait for the commit; wait for room if asked to."""
+        if on_full not in ("raise", "wait"):
+            raise InvalidOption("on_full", f"{on_full!r} is neither 'raise' nor 'wait'")
+        clock = self._plan.clock
+        give_up = None if full_timeout is None else clock.monotonic() + full_timeout
+        while True:
+            commit = self.bulletin.next_commit()
+            reply: Reply[list[Receipt]] = Reply()
+            deadline = clock.monotonic() + self._plan.settings.store_patience
+            await self.send(Submit(rows, reply, chosen_ids=chosen, deadline=deadline))
+            try:
+                return await reply.wait()
+            except QueueFull:
+                left = None if give_up is None else give_up - clock.monotonic()
+                if on_full == "raise" or (left is not None and left <= 0):
+                    raise
+                with anyio.move_on_after(left):
+                    await commit.wait()

@@ -1,0 +1,146 @@
+"""From a call and its options to the row that is stored: everything that can be refused is refused here."""
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+
+import msgspec
+
+from taskengine import codec
+from taskengine.core.errors import InvalidArguments, InvalidOption, UnknownTask
+from taskengine.core.lifecycle import State
+from taskengine.core.model import SubmitOptions, TaskRow, to_micros
+from taskengine.registry import Registry, TaskCall, TaskDefinition
+
+MAX_TOKEN = 500
+"""Characters of an id, key, label or tag."""
+
+MAX_TAGS = 100
+MAX_PRIORITY = 1_000_000
+MAX_DELAY = 1e10
+"""Seconds; 300 years, which still is an instant that a datetime can name."""
+
+DEFAULT_OPTIONS = SubmitOptions()
+
+
+class Submissions:
+    """Makes rows for one engine."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        is_client: bool,
+        now: Callable[[], int],
+        new_id: Callable[[], str],
+        max_value_bytes: int,
+    ) -> None:
+        self._registry = registry
+        self._is_client = is_client
+        self._now = now
+        self._new_id = new_id
+        self._max_value_bytes = max_value_bytes
+
+    def row(self, call: TaskCall[object], options: SubmitOptions = DEFAULT_OPTIONS) -> TaskRow:
+        """Check a call and its options.
+
+        Raises:
+            UnknownTask: this engine has tasks, and none of that name.
+            InvalidArguments: the arguments do not fit, or are no JSON.
+            InvalidOption: an option has a value that cannot be used.
+        """
+        if not isinstance(call, TaskCall):
+            raise InvalidArguments(
+                getattr(call, "__name__", type(call).__name__),
+                "submit takes a call: write engine.submit(my_task.bind(...)), not the function or its result",
+            )
+        definition = self._definition_of(call)
+        args = self._encode(call, definition)
+        now = self._now()
+        row = TaskRow(key=0, id=options.id or self._new_id(), name=call.name, args=args, state=State.QUEUED)
+        row.created_at = row.due_at = now
+        if definition is not None:
+            row.max_attempts, row.recover = definition.max_attempts, definition.recover
+        if options is not DEFAULT_OPTIONS:
+            self._apply(row, options, now)
+        row.send_key = row.idempotency_key
+        return row
+
+    def _definition_of(self, call: TaskCall[object]) -> TaskDefinition | None:
+        if call.name in self._registry:
+            return self._registry.get(call.name)
+        if self._is_client:
+            return call.definition
+        raise UnknownTask(call.name, self._registry.names)
+
+    def _encode(self, call: TaskCall[object], definition: TaskDefinition | None) -> str:
+        try:
+            if definition is not None:
+                return definition.encode_arguments(call.args, call.kwargs)
+            codec.check_text("name", call.name, limit=200)
+            return codec.dump_plain([list(call.args), dict(call.kwargs)], limit=self._max_value_bytes)
+        except codec.NotJson as error:
+            raise InvalidArguments(call.name, error.problem) from error
+
+    def _apply(self, row: TaskRow, options: SubmitOptions, now: int) -> None:
+        if options.id is not None:
+            codec.check_text("id", options.id, limit=MAX_TOKEN)
+        if options.idempotency_key is not None:
+            row.idempotency_key = codec.check_text("idempotency_key", options.idempotency_key, limit=MAX_TOKEN)
+        if options.label is not None:
+            row.label = codec.check_text("label", options.label, limit=MAX_TOKEN)
+        row.due_at = _due_at(options, now)
+        row.priority = _whole("priority", options.priority, -MAX_PRIORITY, MAX_PRIORITY)
+        if options.tags:
+            row.tags = msgspec.json.encode(_tags(options.tags)).decode()
+        if options.metadata is not None:
+            row.metadata = self._metadata(options)
+        if options.retry is not None:
+            row.retry = codec.dump_policy(options.retry)
+            row.max_attempts = options.retry.max_attempts or row.max_attempts
+        if options.max_attempts is not None:
+            row.max_attempts = _whole("max_attempts", options.max_attempts, 1, 1_000_000)
+        if options.recover is not None:
+            if options.recover not in ("retry", "lost"):
+                raise InvalidOption("recover", f"{options.recover!r} is neither 'retry' nor 'lost'")
+            row.recover = options.recover
+
+    def _metadata(self, options: SubmitOptions) -> str:
+        metadata = options.metadata
+        if not isinstance(metadata, dict):
+            raise InvalidOption("metadata", f"{metadata!r} is not a dict")
+        try:
+            return codec.dump_plain(metadata, limit=self._max_value_bytes)
+        except codec.NotJson as error:
+            raise InvalidOption("metadata", error.problem) from error
+
+
+def _due_at(options: SubmitOptions, now: int) -> int:
+    if options.delay is not None and options.due_at is not None:
+        raise InvalidOption("delay", "give a delay or a due_at, not both")
+    if options.due_at is not None:
+        try:
+            return to_micros(options.due_at)
+        except (ValueError, AttributeError) as error:
+            raise InvalidOption("due_at", str(error)) from error
+    delay = options.delay
+    if delay is None:
+        return now
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_DELAY:
+        raise InvalidOption("delay", f"{delay!r} is not a number of seconds from 0 to {MAX_DELAY:g}, nor a timedelta")
+    return now + round(seconds * 1_000_000)
+
+
+def _whole(option: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidOption(option, f"{value!r} is not a whole number from {low:,} to {high:,}")
+    return value
+
+
+def _tags(tags: Iterable[str]) -> list[str]:
+    if isinstance(tags, str):
+        raise InvalidOption("tags", f"{tags!r} is one string; pass a list of tags")
+    found = list(dict.fromkeys(codec.check_text("tags", tag, limit=MAX_TOKEN) for tag in tags))
+    if len(found) > MAX_TAGS:
+        raise InvalidOption("tags", f"{len(found)} tags are more than {MAX_TAGS}")
+    return found
