@@ -337,8 +337,6 @@ def _is_context(hint: Any) -> bool:
 
 
 def _plain_types(annotation: Any) -> frozenset[type]:
-    if annotation is None:
-        return frozenset({type(None)})
     if annotation in _PLAIN_SCALARS or annotation in (list, dict):
         return frozenset({annotation})
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)

@@ -6,7 +6,7 @@ To follow one task: `submit` here, the row in `submission`, the stream in `actor
 
 import builtins
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from random import Random
@@ -31,6 +31,7 @@ from taskengine.ports import Clock, Downstream, Store
 from taskengine.registry import Registry, TaskCall, TaskDefinition
 from taskengine.running import Plan, Running
 from taskengine.submission import DEFAULT_OPTIONS
+from taskengine.views import EventStream
 
 T = TypeVar("T")
 
@@ -74,6 +75,7 @@ class Engine:
         self._store = _open_store(store, durability)
         self._registry = Registry()
         self._is_client = tasks is None
+        self._running: Running | None = None
         for item in tasks or ():
             if isinstance(item, ModuleType):
                 self.register_module(item)
@@ -85,7 +87,6 @@ class Engine:
         self._given_downstream = downstream
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random()
-        self._running: Running | None = None
 
     # --- tasks that may run here ---
 
@@ -362,7 +363,7 @@ class Engine:
         """
         return await self._require().views.history(task_id)
 
-    def events(self, after: int | None = None) -> AsyncGenerator[Transition, None]:
+    def events(self, after: int | None = None) -> EventStream:
         """Iterate over committed moves of all tasks, for ever, reading them from the store as fast as you take them.
 
         Args:

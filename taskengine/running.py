@@ -66,22 +66,6 @@ class Running:
         host_class = InlineHost if plan.store.inline else ThreadHost
         self._host: InlineHost | ThreadHost = host_class(plan.store, clock=plan.clock, watch=watch, terms=terms)
         self._foreign = anyio.Event()
-        self.actors = Actors(
-            Parts(
-                store=plan.store,
-                host=self._host,
-                registry=plan.registry,
-                bulletin=self.bulletin,
-                teller=LogTeller(),
-                clock=plan.clock,
-                settings=settings,
-                random=plan.random,
-                identification=Identification(me=this_process(), is_gone=is_gone, new_id=new_id),
-                executor_for=self._executor_for,
-                downstream=self._get_downstream,
-            ),
-            is_client=plan.is_client,
-        )
         self.views = Views(host=self._host, bulletin=self.bulletin, registry=plan.registry)
         self.submissions = Submissions(
             registry=plan.registry,
@@ -89,6 +73,25 @@ class Running:
             now=plan.clock.now,
             new_id=new_id,
             max_value_bytes=settings.max_value_bytes,
+        )
+
+    def _make_actors(self) -> Actors:
+        plan = self._plan
+        return Actors(
+            Parts(
+                store=plan.store,
+                host=self._host,
+                registry=plan.registry,
+                bulletin=self.bulletin,
+                teller=LogTeller(),
+                clock=plan.clock,
+                settings=plan.settings,
+                random=plan.random,
+                identification=Identification(me=this_process(), is_gone=is_gone, new_id=new_id),
+                executor_for=self._executor_for,
+                downstream=self._get_downstream,
+            ),
+            is_client=plan.is_client,
         )
 
     def _executor_for(self, definition: TaskDefinition) -> Executor:
@@ -110,6 +113,7 @@ class Running:
 
     async def start(self) -> None:
         await self._host.open()
+        self.actors = self._make_actors()
         self._tg = anyio.create_task_group()
         await self._tg.__aenter__()
         try:

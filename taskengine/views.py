@@ -4,7 +4,8 @@ Nothing here writes. Waiting is looking again after each commit; what is waited 
 it does not matter which process made it true.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,41 @@ MAX_LIMIT = 10_000
 IDS_CHUNK = 500
 
 _SUBMITS = (Trigger.USER_SUBMIT, Trigger.USER_SUBMIT_LATER, Trigger.PIPELINE_SUBMIT)
+
+
+class EventStream:
+    """Async iterator over the committed moves of all tasks, oldest first, for ever.
+
+    It reads pages as they are taken, so that a slow reader makes nothing grow, and holds nothing that would have to be
+    closed. It ends when the engine is left.
+
+    Cancellation: while waiting for the next move; begin again behind the last position seen.
+    """
+
+    def __init__(self, host: StoreHost, bulletin: Bulletin, after: int | None) -> None:
+        self._host = host
+        self._bulletin = bulletin
+        self._position = after
+        self._page: deque[Transition] = deque()
+
+    def __aiter__(self) -> "EventStream":
+        return self
+
+    async def __anext__(self) -> Transition:
+        if self._position is None:
+            self._position = await self._host.read(lambda reader: reader.last_position())
+        while not self._page:
+            if self._bulletin.is_closed:
+                raise StopAsyncIteration
+            # Before looking, so that a commit that comes while we look is not missed.
+            commit = self._bulletin.next_commit()
+            rows = await self._host.read(partial(_events_behind, self._position))
+            self._page.extend(codec.transition_from_row(*row) for row in rows)
+            if not rows:
+                await commit.wait()
+        event = self._page.popleft()
+        self._position = event.position
+        return event
 
 
 class Views:
@@ -126,22 +162,9 @@ class Views:
         rows = rows[:limit]
         return TaskPage(tuple(codec.task_from_row(row) for row in rows), f"{rows[-1].key}" if more and rows else None)
 
-    async def events(self, after: int | None) -> AsyncGenerator[Transition, None]:
-        """Yield committed moves behind the cursor `after` for ever; None begins with the next one.
-
-        Cancellation: ends it; begin again behind the last position seen.
-        """
-        position = after if after is not None else await self._host.read(lambda reader: reader.last_position())
-        while True:
-            commit = self._bulletin.next_commit()
-            if self._bulletin.is_closed:
-                return
-            rows = await self._host.read(partial(_events_behind, position))
-            for at, task_id, name, row in rows:
-                position = at
-                yield codec.transition_from_row(at, task_id, name, row)
-            if not rows:
-                await commit.wait()
+    def events(self, after: int | None) -> "EventStream":
+        """Return the committed moves behind the cursor `after`, for ever."""
+        return EventStream(self._host, self._bulletin, after)
 
     # --- counters ---
 

@@ -2,11 +2,16 @@
 
 import faulthandler
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from taskengine.testing.invariants import check_invariants
+
+from taskengine import MemoryStore, SqliteStore
+from taskengine.ports import Store
 
 HANG_LIMIT = 150
 """Seconds for one test with its fixtures; above pytest-timeout's, which reports better but lets a teardown hang."""
@@ -69,3 +74,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Run an engine test on both stores; afterwards the store must hold every invariant."""
+    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "tasks.db")
+    yield made
+    made.open()
+    try:
+        assert check_invariants(made) == []
+    finally:
+        made.close()

@@ -66,10 +66,6 @@ class Claimer:
 
         Cancellation: at once; the standing credit stays as it is.
         """
-        with self._news, self._persister:
-            await self._claim()
-
-    async def _claim(self) -> None:
         await self._give_credit()
         while True:
             with anyio.move_on_after(self._wait()):

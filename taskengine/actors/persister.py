@@ -116,12 +116,16 @@ class Persister:
 
         Cancellation: between ticks; a tick under way is finished, but what came of it is not told.
         """
-        with self._inbox, self._claims, self._control, self._reports, self._alarms:
-            async for first in self._inbox:
-                batch = Batch(now=self._clock.now(), owner=self._owner, max_pending=self._settings.max_pending)
-                self._add(batch, first)
-                self._drain_into(batch)
-                await self._tick(batch)
+        async for first in self._inbox:
+            batch = Batch(now=self._clock.now(), owner=self._owner, max_pending=self._settings.max_pending)
+            self._add(batch, first)
+            self._drain_into(batch)
+            await self._tick(batch)
+
+    def close(self) -> None:
+        """Close the stream ends that belong to this actor."""
+        for stream in (self._inbox, self._claims, self._control, self._reports, self._alarms):
+            stream.close()
 
     # --- collecting ---
 

@@ -90,10 +90,6 @@ class Runner:
 
         Cancellation: ends the bodies without a report; only for an engine that is going down.
         """
-        with self._claims, self._control, self._persister:
-            await self._run_slots()
-
-    async def _run_slots(self) -> None:
         async with anyio.create_task_group() as tg:
             self._tasks = tg
             async with anyio.create_task_group() as slots:
@@ -107,7 +103,8 @@ class Runner:
 
     def close(self) -> None:
         """Close the stream ends that belong to this actor."""
-        self._persister.close()
+        for stream in (self._claims, self._control, self._persister):
+            stream.close()
 
     # --- slots ---
 
@@ -125,7 +122,8 @@ class Runner:
                     tg.start_soon(serve, name=f"taskengine slot {slot.number}")
             except Exception as error:
                 # On trio a task group that a body left open comes to light when its task ends.
-                logger.warning("a body left scopes or task groups open; its slot was replaced (%r)", error)
+                logger.warning("a body left scopes or task groups open; its slot was replaced")
+                logger.debug("what came of the scopes that were left open", exc_info=error)
 
     async def _serve(self, slot: _Slot) -> bool:
         """Take attempts until the stream ends (True) or this task must not go on (False)."""

@@ -85,10 +85,6 @@ class Supervisor:
 
         Cancellation: at once.
         """
-        with self._persister, self._control, self._news, self._alarms:
-            await self._look_after_leases()
-
-    async def _look_after_leases(self) -> None:
         while True:
             with anyio.move_on_after(LOOK_EVERY):
                 alarm = await self._alarms.receive()
@@ -185,13 +181,13 @@ class Supervisor:
             await self._control.send(InterruptAll("shutdown"))
             if not await self._quiesce(self._settings.kill_grace + MARGIN):
                 logger.error("some tasks could not be given back; the next engine recovers them")
-        owner, self.owner = self.owner, None
         self._host.renew(None)
-        if owner is not None:
+        if self.owner is not None:
             with anyio.move_on_after(MARGIN):
                 reply: Reply[int] = Reply()
-                await self._persister.send(Recover(owner, None, proven_gone=False, reply=reply))
+                await self._persister.send(Recover(self.owner, None, proven_gone=False, reply=reply))
                 await reply.wait()
+                self.owner = None
 
     async def _quiesce(self, seconds: float) -> bool:
         reply: Reply[None] = Reply()

@@ -15,26 +15,31 @@
 """
 
 import contextvars
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 from attrs import define
 
+from taskengine.actors.batch import Batch
 from taskengine.actors.bulletin import Bulletin
 from taskengine.actors.claimer import Claimer, LookAgain
-from taskengine.actors.messages import Attempt, OwnerGone
+from taskengine.actors.messages import Attempt, OwnerGone, Recover, Reply
 from taskengine.actors.persister import Persister
 from taskengine.actors.runner import Runner
 from taskengine.actors.settings import Settings
 from taskengine.actors.supervisor import Identification, Supervisor
+from taskengine.actors.tick import run_tick
 from taskengine.ports import Clock, Downstream, Executor, Store, StoreHost, Teller
 from taskengine.registry import Registry, TaskDefinition
+
+logger = logging.getLogger("taskengine")
 
 INBOX = 4_096
 
@@ -57,6 +62,14 @@ class Parts:
     identification: Identification
     executor_for: Callable[[TaskDefinition], Executor]
     downstream: Callable[[], Downstream]
+
+
+class _Actor(Protocol):
+    async def run(self) -> None:
+        """Live."""
+
+    def close(self) -> None:
+        """Close the stream ends that belong to this actor."""
 
 
 class Actors:
@@ -115,29 +128,27 @@ class Actors:
 
     async def start(self, tg: TaskGroup) -> None:
         """Start the actors; return when the engine has its identity and dead predecessors are settled."""
-        tg.start_soon(self._live, "persister", self.persister.run, name="taskengine persister")
+        self._launch(tg, "persister", self.persister)
         if self._is_client:
-            self._runner.close()
-            self._claimer.close()
-            self.supervisor.close()
             return
         await self.supervisor.start()
-        for name, run in (
-            ("runner", self._runner.run),
-            ("claimer", self._claimer.run),
-            ("supervisor", self.supervisor.run),
-        ):
-            tg.start_soon(self._live, name, run, name=f"taskengine {name}")
+        self._launch(tg, "runner", self._runner)
+        self._launch(tg, "claimer", self._claimer)
+        self._launch(tg, "supervisor", self.supervisor)
 
-    async def _live(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Let an actor live until we end it: a cancelled host first gives back what it holds."""
-        ended = self._ended[name]
-        try:
-            with anyio.CancelScope(shield=True) as scope:
-                self._scopes[name] = scope
-                await with_ki_protection(run)()
-        finally:
-            ended.set()
+    def _launch(self, tg: TaskGroup, name: str, actor: _Actor) -> None:
+        """Start an actor that lives until we end it: a cancelled host first gives back what it holds."""
+        scope = self._scopes[name] = anyio.CancelScope(shield=True)
+
+        async def live() -> None:
+            try:
+                with scope:
+                    await with_ki_protection(actor.run)()
+            finally:
+                actor.close()
+                self._ended[name].set()
+
+        tg.start_soon(live, name=f"taskengine {name}")
 
     def look_again(self) -> None:
         """Hear from the host that another process has committed; on the event loop, must not raise."""
@@ -148,8 +159,12 @@ class Actors:
         _send_or_drop(self._alarms, OwnerGone(owner))
 
     async def stop(self) -> None:
-        """End the actors in order: give back, end everybody but the persister, write what is left."""
-        if not self._is_client and "supervisor" in self._scopes:
+        """End the actors in order: give back, end everybody but the persister, write what is left.
+
+        Whatever has crashed, each step is bounded, and what this engine holds is given back.
+        """
+        is_whole = not any(ended.is_set() for ended in self._ended.values())
+        if not self._is_client and is_whole:
             async with anyio.create_task_group() as tg:
                 tg.start_soon(self._end_with_persister, tg.cancel_scope)
                 await self.supervisor.stop()
@@ -164,6 +179,24 @@ class Actors:
                 await self._ended[name].wait()
         for scope in self._scopes.values():
             scope.cancel()
+        for actor in (self.persister, self._runner, self._claimer, self.supervisor):
+            actor.close()
+        if self.supervisor.owner is not None:
+            await self._release_by_force(self.supervisor.owner)
+
+    async def _release_by_force(self, owner: str) -> None:
+        """Settle our own tasks as those of a dead owner, for want of actors that could give them back."""
+        parts = self._parts
+        parts.host.renew(None)
+        runner_ended = "runner" not in self._scopes or self._ended["runner"].is_set()
+        recovery = Recover(owner, None, proven_gone=runner_ended, reply=Reply())
+        batch = Batch(now=parts.clock.now(), recoveries=[recovery])
+        ageing_step_us = round(parts.settings.ageing_step * 1_000_000)
+        try:
+            with anyio.move_on_after(LAST_WRITES):
+                await parts.host.write(lambda: run_tick(parts.store, batch, ageing_step_us))
+        except Exception as error:  # what crashed the persister may well be met again
+            logger.warning("what this engine held could not be given back; the next one recovers it: %s", error)
 
     async def _end_with_persister(self, scope: anyio.CancelScope) -> None:
         # Nothing can be given back through a persister that has crashed.

@@ -4,6 +4,7 @@ One base, and below it whose fault it is: `UsageError` (the caller's), `StoreErr
 outside's), `GoneError` (what was asked for is not there). Fields first; the message is made of them and names the fix.
 """
 
+import difflib
 from typing import Any
 
 
@@ -60,9 +61,11 @@ class UnknownTask(UsageError, LookupError):
     def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
         self.name = name
         self.known = known
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
         names = ", ".join(sorted(known)) or "none"
         super().__init__(
-            f"no task is registered under {name!r} (known: {names}); pass it in Engine(..., tasks=[...]) or "
+            f"no task is registered under {name!r}; {hint}known: {names}; pass it in Engine(..., tasks=[...]) or "
             "engine.register(name, function)"
         )
 

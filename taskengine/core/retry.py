@@ -75,13 +75,11 @@ def backoff(policy: RetryPolicy, failed_attempts: int, draw: float) -> float:
     Exponential growth with a cap and partial jitter, after Marc Brooker, "Exponential Backoff And Jitter" (AWS
     Architecture Blog, 2015). Never negative, never above the cap, never an overflow.
     """
-    exponent = max(0, failed_attempts - 1)
+    exponent = min(max(0, failed_attempts - 1), 1_000_000)
     try:
         wait = policy.base * math.pow(policy.factor, exponent)
     except OverflowError:
         wait = math.inf if policy.base > 0 else 0.0
-    if math.isnan(wait):  # 0 * inf
-        wait = 0.0
     capped = min(wait, policy.cap)
     return min(max(0.0, capped * (1.0 - policy.jitter * draw)), policy.cap)
 

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -161,11 +162,12 @@ class MemoryTransaction:
         for row in rows:
             if row.id in store._by_id or row.key in store._tasks or row.idempotency_key in store._by_key:
                 raise StoreError(f"task {row.id} (or its idempotency key) exists already")
-            store._tasks[row.key] = store._by_id[row.id] = row
-            if row.idempotency_key is not None:
-                store._by_key[row.idempotency_key] = row
-            self._index(row)
-            self.undo.append(lambda row=row: self._drop(row))  # type: ignore[misc]  # binds the loop's row
+            own = _copy(row)  # What the caller does to its row later must not reach the indexes.
+            store._tasks[own.key] = store._by_id[own.id] = own
+            if own.idempotency_key is not None:
+                store._by_key[own.idempotency_key] = own
+            self._index(own)
+            self.undo.append(lambda row=own: self._drop(row))  # type: ignore[misc]  # binds the loop's row
 
     def _drop(self, row: TaskRow) -> None:
         store = self._store
@@ -261,8 +263,8 @@ class MemoryTransaction:
         self._index(row)
 
     def owned(self, owner: str, limit: int) -> list[TaskRow]:
-        rows = self._store._owned.get(owner, {}).values()
-        return [_copy(row) for row in list(rows)[:limit] if row.state in LEASED]
+        leased = (row for row in self._store._owned.get(owner, {}).values() if row.state in LEASED)
+        return [_copy(row) for row in islice(leased, limit)]
 
     def delete(self, keys: Sequence[int]) -> None:
         store = self._store
@@ -276,6 +278,7 @@ class MemoryTransaction:
     def _restore(self, row: TaskRow, positions: list[int]) -> None:
         store = self._store
         store._tasks[row.key] = store._by_id[row.id] = row
+        store._tasks = dict(sorted(store._tasks.items()))  # Listings follow the order of the keys.
         if row.idempotency_key is not None:
             store._by_key[row.idempotency_key] = row
         store._histories[row.key] = positions
@@ -336,7 +339,8 @@ class MemoryReader:
             return None if row is None else _copy(row)
 
     def was_deleted(self, task_id: str) -> bool:
-        return task_id in self._store._tombstones
+        with self._store._lock:
+            return task_id in self._store._tombstones
 
     def select(
         self, where: TaskFilter, *, limit: int, before_key: int | None = None, claim_order: bool = False
@@ -347,7 +351,7 @@ class MemoryReader:
                 for row in self._candidates(claim_order)
                 if (before_key is None or row.key < before_key) and _matches(row, where)
             )
-            return [_copy(row) for row, _ in zip(matching, range(limit), strict=False)]
+            return [_copy(row) for row in islice(matching, limit)]
 
     def _candidates(self, claim_order: bool) -> Iterator[TaskRow]:
         tasks = self._store._tasks
@@ -377,7 +381,8 @@ class MemoryReader:
             return found
 
     def last_position(self) -> int:
-        return self._store._head[1] - 1
+        with self._store._lock:
+            return self._store._head[1] - 1
 
     def tallies(self) -> tuple[dict[tuple[str, State], int], dict[Trigger, int]]:
         with self._store._lock:
@@ -392,13 +397,16 @@ class MemoryReader:
 
     def finished(self, ids: Sequence[str]) -> set[str]:
         by_id = self._store._by_id
-        return {id_ for id_ in ids if (row := by_id.get(id_)) is not None and row.state in FINAL}
+        with self._store._lock:
+            return {id_ for id_ in ids if (row := by_id.get(id_)) is not None and row.state in FINAL}
 
     def owners(self) -> list[OwnerRow]:
-        return list(self._store._owners.values())
+        with self._store._lock:
+            return list(self._store._owners.values())
 
     def ownerless(self) -> list[str]:
-        return [owner for owner, rows in self._store._owned.items() if rows and owner not in self._store._owners]
+        with self._store._lock:
+            return [owner for owner, rows in self._store._owned.items() if rows and owner not in self._store._owners]
 
 
 _COLUMNS = tuple(TaskRow.__annotations__)

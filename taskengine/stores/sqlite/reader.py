@@ -1,12 +1,14 @@
 """The reading side, on a connection of its own: it sees committed facts and waits for no writer."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import apsw
 
 from taskengine.core.lifecycle import FINAL, State, Trigger
 from taskengine.core.model import HistoryRow, OwnerRow, TaskFilter, TaskRow, to_micros
+from taskengine.stores.sqlite.errors import translated
 from taskengine.stores.sqlite.rows import (
     HISTORY_COLUMNS,
     TASK_COLUMNS,
@@ -28,11 +30,16 @@ _IN_JSON = "IN (SELECT value FROM json_each(?))"
 class SqliteReader:
     """Queries; the contract is `ports.Reader`."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
         self._db = connection
+        self._path = path
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        with translated(self._path):
+            return self._db.execute(sql, values).fetchall()
 
     def _one(self, sql: str, *values: Any) -> Any:
-        return self._db.execute(sql, values).fetchall()[0][0]
+        return self._all(sql, *values)[0][0]
 
     def get(self, task_id: str) -> TaskRow | None:
         rows = decode_tasks(self._one(gather(TASK_SELECT, "task WHERE id = ?"), task_id))
@@ -98,7 +105,7 @@ class SqliteReader:
         return {row[0] for row in decode_lists(self._one(gather("id", source), encode_rows(ids)))}
 
     def owners(self) -> list[OwnerRow]:
-        return [owner_row(row) for row in self._db.execute("SELECT * FROM owner").fetchall()]
+        return [owner_row(row) for row in self._all("SELECT * FROM owner")]
 
     def ownerless(self) -> list[str]:
         source = "(SELECT DISTINCT owner FROM task WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM owner))"

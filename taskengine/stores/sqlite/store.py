@@ -14,14 +14,8 @@ from pathlib import Path
 
 import apsw
 
-from taskengine.core.errors import (
-    InvalidOption,
-    StoreClosed,
-    StoreError,
-    StoreFull,
-    StoreIncompatible,
-    StoreUnavailable,
-)
+from taskengine.core.errors import EngineNotRunning, InvalidOption, StoreClosed, StoreIncompatible, StoreUnavailable
+from taskengine.stores.sqlite.errors import translated
 from taskengine.stores.sqlite.reader import SqliteReader
 from taskengine.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from taskengine.stores.sqlite.transaction import SqliteTransaction
@@ -63,10 +57,13 @@ class SqliteStore:
 
     def open(self) -> None:
         """Create or migrate the file; see `ports.Store.open`."""
+        if self._writer is not None:
+            raise EngineNotRunning("this SqliteStore is open already; give each engine a SqliteStore of its own")
         self._is_closed = False
+        self._inode = None
         self._create_file()
-        with _translated(self.path):
-            self._open_writer()
+        with translated(self.path):
+            self._open_writer(OPEN_PATIENCE)
 
     def _create_file(self) -> None:
         if self.path.is_dir():
@@ -79,8 +76,9 @@ class SqliteStore:
         except OSError as error:
             raise StoreUnavailable(f"cannot write {self.path}: {error.strerror}") from error
 
-    def _open_writer(self) -> None:
-        deadline = time.monotonic() + OPEN_PATIENCE
+    def _open_writer(self, patience: float) -> None:
+        """Connect; wait up to `patience` seconds for another process's lock."""
+        deadline = time.monotonic() + patience
         while True:
             db = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
             try:
@@ -152,12 +150,12 @@ class SqliteStore:
         """See `ports.Store.transact`."""
         if self._is_closed:
             raise StoreClosed(f"{self.path} is closed")
-        with _translated(self.path):
+        with translated(self.path):
+            self._check_file()
             if self._writer is None:
-                self._open_writer()
+                self._open_writer(0.0)  # After an I/O error; whoever waits for the store does it outside.
             db = self._writer
             assert db is not None
-            self._check_file()
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield SqliteTransaction(db)
@@ -178,7 +176,7 @@ class SqliteStore:
             db.close(True)
 
     def _check_file(self) -> None:
-        if _inode(self.path) != self._inode:
+        if self._inode is not None and _inode(self.path) != self._inode:
             raise StoreUnavailable(f"{self.path} was deleted or replaced while it was open; nothing is written to it")
 
     def foreign_commits(self) -> int:
@@ -197,30 +195,13 @@ class SqliteStore:
         if self._is_closed:
             raise StoreClosed(f"{self.path} is closed")
         if self._reading is None:
-            with _translated(self.path):
+            with translated(self.path):
                 db = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
                 db.set_busy_timeout(5000)
                 db.execute("PRAGMA wal_autocheckpoint = 0")  # The writer alone checkpoints.
                 db.execute("PRAGMA query_only = ON")
                 self._reading = db
-        return SqliteReader(self._reading)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours."""
-    try:
-        yield
-    except (apsw.BusyError, apsw.LockedError) as error:
-        raise StoreUnavailable(f"{path} is locked by another process") from error
-    except apsw.FullError as error:
-        raise StoreFull(f"no room to write {path}: {error}") from error
-    except apsw.NotADBError as error:
-        raise StoreIncompatible(f"{path} is no SQLite database; choose another file") from error
-    except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.CorruptError) as error:
-        raise StoreUnavailable(f"{path} cannot be used: {error}") from error
-    except apsw.Error as error:
-        raise StoreError(f"{path}: {error}") from error
+        return SqliteReader(self._reading, self.path)
 
 
 def _pragma(db: apsw.Connection, name: str) -> int:

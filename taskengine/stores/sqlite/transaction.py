@@ -6,7 +6,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from taskengine.core.lifecycle import WAITING, State, Trigger
+from taskengine.core.lifecycle import LEASED, WAITING, State, Trigger
 from taskengine.core.model import CommandRow, HistoryRow, OwnerRow, TaskRow, TaskWrite, WishKind
 from taskengine.ports import Head
 from taskengine.stores.sqlite.rows import (
@@ -63,11 +63,14 @@ UPDATE task SET state = v.c3, version = v.c4, charged = v.c5, crashes = v.c6, ra
 FROM {columns_of(len(TaskWrite._fields))}
 WHERE task.key = v.c0 AND task.attempt = v.c1 AND task.version = v.c2
 """
-# A row that lost its guard was moved by somebody else, so a history row stands where ours would go. (Ours are appended
-# at the end of the transaction.) RETURNING would tell the same, at the price of a step for each row.
+# Asked only where some guard was lost. A row that lost it was moved by somebody else: it is not as our write made it,
+# or a history row stands where ours would go. (Ours are appended at the end of the transaction.) RETURNING would tell
+# the same, at the price of a step for each row of every tick.
 WINNERS = gather(
     "v.c0",
-    f"""{columns_of(3)} WHERE EXISTS (SELECT 1 FROM task WHERE key = v.c0 AND attempt = v.c1)
+    f"""{columns_of(len(TaskWrite._fields))} JOIN task ON task.key = v.c0 AND task.attempt = v.c1
+    WHERE ({", ".join(f"task.{name}" for name in TaskWrite._fields[3:])})
+        IS ({", ".join(f"v.c{index}" for index in range(3, len(TaskWrite._fields)))})
     AND NOT EXISTS (SELECT 1 FROM history WHERE task_key = v.c0 AND version = v.c2 + 1)""",
 )
 APPEND = (
@@ -94,7 +97,7 @@ CLAIM = """
 UPDATE task SET state = 'starting', attempt = attempt + 1, charged = charged + 1, version = version + 1, owner = ?1
 WHERE key IN (SELECT value FROM json_each(?2))
 """
-OWNED = gather(TASK_SELECT, "(SELECT * FROM task WHERE owner = ? ORDER BY key LIMIT ?)")
+OWNED = gather(TASK_SELECT, f"(SELECT * FROM task WHERE owner = ? AND state IN ({words(LEASED)}) ORDER BY key LIMIT ?)")
 
 
 class SqliteTransaction:
@@ -102,6 +105,8 @@ class SqliteTransaction:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._db = connection
+        self._written: dict[int, int] = {}
+        """key -> version that this transaction has written, whose history row may still be to come."""
 
     def _one(self, sql: str, *values: Any) -> Any:
         # fetchall and not next(): a statement that is not read to its end keeps its part of the transaction open.
@@ -164,10 +169,14 @@ class SqliteTransaction:
         if not writes:
             return set()
         self._db.execute(UPDATE, (encode_rows(writes),))
+        written = self._written
         if self._db.changes() == len(writes):
-            return {write.key for write in writes}
-        guards = encode_rows([write[:3] for write in writes])
-        return {row[0] for row in decode_lists(self._one(WINNERS, guards)[0])}
+            won = {write.key for write in writes}
+        else:
+            known = [write for write in writes if written.get(write.key, write[2]) == write.expected_version]
+            won = {row[0] for row in decode_lists(self._one(WINNERS, encode_rows(known))[0])}
+        written.update((write.key, write.version) for write in writes if write.key in won)
+        return won
 
     def append(self, rows: Sequence[HistoryRow], first_position: int) -> None:
         self._db.execute(APPEND, (first_position, encode_rows(rows)))

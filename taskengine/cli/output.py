@@ -1,0 +1,147 @@
+"""What goes to stdout and stderr, and in which form.
+
+Names, labels and errors come from anywhere. To people they are shown with their control characters escaped and never
+read as markup; in JSON they are what they are.
+"""
+
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from taskengine.core.model import Failure, Task, Transition
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+T = TypeVar("T")
+
+WIDE = 10_000
+"""Columns of a table that no terminal shows: nothing is cut or wrapped there."""
+
+
+def plain(text: object) -> str:
+    """Return text fit for one line of a terminal: what is not printable is escaped."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def say(text: str = "") -> None:
+    """Write a line for people to stdout."""
+    click.echo(text)
+
+
+def note(text: str) -> None:
+    """Write a line for people to stderr."""
+    click.echo(text, err=True)
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON document to stdout."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(value, enc_hook=str).decode())
+
+
+def show(table: "Table") -> None:
+    """Write a table to stdout: as wide as the terminal, or elsewhere as wide as it wants to be."""
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        Console(highlight=False).print(table)
+        return
+    console = Console(width=WIDE, highlight=False, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        say(line.rstrip())
+
+
+def run_async(function: Callable[[], Coroutine[Any, Any, T]], backend: str = "asyncio") -> T:
+    """Run an async command to its end.
+
+    Raises:
+        ClickException: the backend is not installed.
+    """
+    import anyio
+
+    if backend == "trio":
+        try:
+            import trio  # noqa: F401
+        except ModuleNotFoundError:
+            raise click.ClickException("trio is not installed; run: pip install 'taskengine[trio]'") from None
+    return anyio.run(function, backend=backend)
+
+
+# --- values for JSON --------------------------------------------------------------------------------------------
+
+
+def instant(at: datetime | None) -> str | None:
+    """Write an instant in ISO 8601, UTC, always with microseconds so that texts sort as instants do."""
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def task_as_json(task: Task) -> dict[str, Any]:
+    """Lay out a task. Its arguments are left out, since headers among them may hold secrets."""
+    return {
+        "id": task.id,
+        "name": task.name,
+        "state": task.state.value,
+        "attempt": task.attempt,
+        "charged": task.charged,
+        "max_attempts": task.max_attempts,
+        "priority": task.priority,
+        "label": task.label,
+        "tags": list(task.tags),
+        "metadata": dict(task.metadata),
+        "idempotency_key": task.idempotency_key,
+        "requeued_from": task.requeued_from,
+        "created_at": instant(task.created_at),
+        "due_at": instant(task.due_at),
+        "started_at": instant(task.started_at),
+        "finished_at": instant(task.finished_at),
+        "duration_ms": task.duration_ms,
+        "total_ms": task.total_ms,
+        "progress": task.progress,
+        "held": None
+        if task.held is None
+        else {"actor": task.held.actor, "reason": task.held.reason, "until": instant(task.held.until)},
+        "result": task.result,
+        "error": task.error,
+        "failure": failure_as_json(task.failure),
+    }
+
+
+def failure_as_json(failure: Failure | None) -> dict[str, Any] | None:
+    """Lay out a failure, its traceback included."""
+    if failure is None:
+        return None
+    return {
+        "kind": failure.kind.value,
+        "type": failure.type,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "retryable": failure.retryable,
+        "attempt": failure.attempt,
+        "detail": dict(failure.detail) if isinstance(failure.detail, Mapping) else failure.detail,
+    }
+
+
+def transition_as_json(move: Transition) -> dict[str, Any]:
+    """Lay out one move of a task's history."""
+    return {
+        "position": move.position,
+        "version": move.version,
+        "from": move.source.value,
+        "to": move.target.value,
+        "at": instant(move.at),
+        "trigger": move.trigger.value,
+        "actor": move.actor,
+        "reason": move.reason,
+        "attempt": move.attempt,
+        "failure": failure_as_json(move.failure),
+    }
