@@ -123,22 +123,28 @@ class Actors:
             clock=parts.clock,
             settings=settings,
         )
+        self._by_name: dict[str, _Actor] = {
+            "persister": self.persister,
+            "runner": self._runner,
+            "claimer": self._claimer,
+            "supervisor": self.supervisor,
+        }
         self._scopes: dict[str, anyio.CancelScope] = {}
-        self._ended = {name: anyio.Event() for name in ("persister", "runner", "claimer", "supervisor")}
+        self._ended = {name: anyio.Event() for name in self._by_name}
 
     async def start(self, tg: TaskGroup) -> None:
         """Start the actors; return when the engine has its identity and dead predecessors are settled."""
-        self._launch(tg, "persister", self.persister)
+        self._launch(tg, "persister")
         if self._is_client:
             return
         await self.supervisor.start()
-        self._launch(tg, "runner", self._runner)
-        self._launch(tg, "claimer", self._claimer)
-        self._launch(tg, "supervisor", self.supervisor)
+        for name in ("runner", "claimer", "supervisor"):
+            self._launch(tg, name)
 
-    def _launch(self, tg: TaskGroup, name: str, actor: _Actor) -> None:
+    def _launch(self, tg: TaskGroup, name: str) -> None:
         """Start an actor that lives until we end it: a cancelled host first gives back what it holds."""
         scope = self._scopes[name] = anyio.CancelScope(shield=True)
+        actor = self._by_name[name]
 
         async def live() -> None:
             try:
@@ -174,13 +180,14 @@ class Actors:
                 scope.cancel()
         for stream in (self.inbox, self._news, self._alarms):
             stream.close()
+        for name, actor in self._by_name.items():
+            if name not in self._scopes:
+                actor.close()  # It was never launched: a client's, or the start was cut short.
         with anyio.move_on_after(LAST_WRITES):
             for name in self._scopes:
                 await self._ended[name].wait()
         for scope in self._scopes.values():
             scope.cancel()
-        for actor in (self.persister, self._runner, self._claimer, self.supervisor):
-            actor.close()
         if self.supervisor.owner is not None:
             await self._release_by_force(self.supervisor.owner)
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 _NEEDED = ("click", "rich")
 
@@ -16,17 +17,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 worked; 1 the command failed, or its arguments were wrong; 3 it worked, but the task has ended
         otherwise than succeeded.
     """
-    try:
-        from taskengine.cli.app import run  # Late: it loads click.
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
-            raise
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
         print(
-            f"taskengine: the command line needs {error.name}, which is not installed; "
+            f"taskengine: the command line needs {' and '.join(missing)}, which is not installed; "
             "run: pip install 'taskengine[cli]'",
             file=sys.stderr,
         )
         return 1
+    from taskengine.cli.app import run  # Late: it loads click.
+
     return run(sys.argv[1:] if arguments is None else arguments)
 
 

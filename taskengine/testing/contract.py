@@ -70,14 +70,14 @@ def run_contract(make_store: StoreMaker) -> None:
     Raises:
         AssertionError: names each broken promise; the first failure is its cause.
     """
+    checks = contract_checks()
     failures: list[tuple[Check, Exception]] = []
-    for check in contract_checks():
+    for check in checks:
         try:
             check.run(make_store)
         except Exception as error:  # a foreign store may fail with anything
             failures.append((check, error))
     if failures:
-        lines = [f"- {check.name}: {type(error).__name__}: {error}" for check, error in failures]
-        raise AssertionError(
-            f"{len(failures)} of {len(contract_checks())} promises are broken:\n" + "\n".join(lines)
-        ) from failures[0][1]
+        lines = [f"{len(failures)} of {len(checks)} promises are broken:"]
+        lines.extend(f"- {check.name}: {type(error).__name__}: {error}" for check, error in failures)
+        raise AssertionError("\n".join(lines)) from failures[0][1]

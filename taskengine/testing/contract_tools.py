@@ -50,8 +50,8 @@ def expect_equal(actual: Any, expected: Any, promise: str) -> None:
         raise AssertionError(f"{promise}: expected {expected!r}, got {actual!r}")
 
 
-class expect_error:  # noqa: N801  # used like a function; a class, so that type checkers know that it catches
-    """Raise AssertionError unless the block raises `kind`."""
+class expect_error:
+    """Raise AssertionError unless the block raises `kind`. A class, so that type checkers know that it catches."""
 
     def __init__(self, kind: type[BaseException], promise: str) -> None:
         self._kind = kind

@@ -119,7 +119,7 @@ def test_bad_lines_are_told_and_good_ones_stored(cli: CommandLine, tmp_path: Pat
     rejected = {item["line"]: item["error"] for item in result.json["rejected"]}
     assert list(rejected) == [2, 3, 4, 6, 7, 8, 9]
     assert "secret" not in result.out
-    for line, word in ((2, "JSON"), (3, "unknown"), (4, "url"), (6, "url"), (7, "host"), (8, "delay"), (9, "new key")):
+    for line, word in ((2, "json"), (3, "unknown"), (4, "url"), (6, "url"), (7, "host"), (8, "delay"), (9, "new key")):
         assert word in rejected[line].lower(), rejected[line]
     assert [task["label"] for task in cli("ps", "--json").json] == ["good", None]
 
