@@ -1,7 +1,6 @@
 """How long `cancel` of a running async body takes, until the committed `cancelled` is returned."""
 
 import time
-from contextlib import aclosing
 
 import anyio
 
@@ -35,12 +34,11 @@ async def _cancel_some(store: SqliteStore, count: int) -> list[float]:
 async def _all_running(engine: Engine, cursor: int) -> int:
     """Wait until it is committed that the bodies behind the cursor run; return the cursor behind that."""
     left = AT_ONCE
-    async with aclosing(engine.events(cursor)) as moves:
-        async for move in moves:
-            left -= move.target is State.RUNNING
-            if left == 0:
-                cursor = move.position
-                break
+    async for move in engine.events(cursor):
+        left -= move.target is State.RUNNING
+        cursor = move.position
+        if left == 0:
+            break
     await anyio.sleep(SETTLE)
     return cursor
 

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from benchmarks.bodies import trivial, trivial_once
 from benchmarks.floor import SqlFloor, run_pool
-from benchmarks.measuring import Report, Setting, Target, interleave
+from benchmarks.measuring import Report, Rounds, Setting, Target, interleave
 from taskengine import Engine, MemoryStore, SqliteStore, TaskCall
 from taskengine.defaults import CONCURRENCY, PREFETCH
 from taskengine.ports import Store
@@ -125,7 +125,9 @@ def _measure_memory(setting: Setting, report: Report, count: int) -> None:
     report.add_ratio("memory_vs_pool", rounds)
     _add_paces(report, "memory", paces[-setting.rounds :])
     report.results["pool_lives_per_s"] = round(statistics.median(rounds.floor))
-    report.results["prefilled_pool_lives_per_s"] = round(statistics.median(prefilled[-setting.rounds :]))
+    unbounded = Rounds(rounds.ours, prefilled[-setting.rounds :])
+    report.add_ratio("memory_vs_prefilled_pool", unbounded)
+    report.results["prefilled_pool_lives_per_s"] = round(statistics.median(unbounded.floor))
 
 
 def _add_paces(report: Report, name: str, paces: list[Pace]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from taskengine.testing.invariants import check_invariants
 
 from taskengine import MemoryStore, SqliteStore
 from taskengine.ports import Store
+from taskengine.testing.invariants import check_invariants
 
 HANG_LIMIT = 150
 """Seconds for one test with its fixtures; above pytest-timeout's, which reports better but lets a teardown hang."""

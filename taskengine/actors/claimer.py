@@ -10,6 +10,7 @@ for long tasks it would only keep them from other engines, so the prefetch follo
 Waiting for a due time is done in short steps, because due times are wall-clock and that can jump.
 """
 
+import math
 from typing import Any
 
 import anyio
@@ -22,6 +23,9 @@ from taskengine.ports import Clock
 
 LONGEST_STEP = 1.0
 """Seconds; how late a jump of the wall clock, or a resumed machine, is noticed."""
+
+LONGEST_IDLE = 5.0
+"""Seconds between looks when nothing is known to become due: a safety net, should a piece of news be missed."""
 
 HORIZON = 0.1
 """Seconds of work that may wait in front of the slots."""
@@ -68,9 +72,11 @@ class Claimer:
         """
         await self._give_credit()
         while True:
-            with anyio.move_on_after(self._wait()):
+            with anyio.move_on_after(self._wait()) as waiting:
                 self._note(await self._news.receive())
             self._drain()
+            if waiting.cancelled_caught and self._next_due is None:
+                self._must_wake = True
             await self._give_credit()
             if self._must_wake or self._is_due():
                 self._must_wake = False
@@ -106,8 +112,10 @@ class Claimer:
     def _wait(self) -> float:
         if self._must_wake:
             return 0.0
-        if self._next_due is None or not self._is_claiming:
-            return LONGEST_STEP * 60
+        if not self._is_claiming:
+            return math.inf
+        if self._next_due is None:
+            return LONGEST_IDLE
         return min(LONGEST_STEP, max(0.0, (self._next_due - self._clock.now()) / 1_000_000))
 
     def _is_due(self) -> bool:

@@ -253,7 +253,7 @@ class Persister:
                 return
             if pause != FIRST_PAUSE:
                 logger.warning("the store can be used again")
-            self._publish(result)
+            self._publish(result, was_claiming=batch.claim is not None)
             for registration in batch.register:
                 registration.reply.set(None)
             return
@@ -298,10 +298,11 @@ class Persister:
 
     # --- telling ---
 
-    def _publish(self, result: TickResult) -> None:
+    def _publish(self, result: TickResult, *, was_claiming: bool) -> None:
         is_listening = self._teller.is_listening()
         self._publish_answers(result)
-        report = TickReport(next_due=result.next_due, has_more_due=result.has_more_due)
+        # A tick that could not claim, during an outage, is to be followed by one that does.
+        report = TickReport(next_due=result.next_due, has_more_due=result.has_more_due or not was_claiming)
         for settlement in result.settled:
             self._publish_settled(settlement, report)
             if is_listening:

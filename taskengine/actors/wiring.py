@@ -83,7 +83,7 @@ class Actors:
         self.inbox, inbox_end = anyio.create_memory_object_stream[Any](INBOX)
         claims, claims_end = anyio.create_memory_object_stream[Attempt](holdable + 16)
         control, control_end = anyio.create_memory_object_stream[Any](2 * holdable + 64)
-        self._news, news_end = anyio.create_memory_object_stream[Any](16)
+        self._news, news_end = anyio.create_memory_object_stream[Any](256)
         self._alarms, alarms_end = anyio.create_memory_object_stream[OwnerGone](4)
         self.persister = Persister(
             inbox=inbox_end,

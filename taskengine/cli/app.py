@@ -46,6 +46,9 @@ def run(arguments: Sequence[str]) -> int:
         code = cli.main(args=list(arguments), prog_name="taskengine", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except SystemExit as error:
+        # click's own answer to a reader of our output that has gone away, such as `head`.
+        return error.code if isinstance(error.code, int) else FAILED
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         _explain(list(_leaves(error)))
         return FAILED

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskengine.cli.options import EngineCommand, Shared, backend_option, shared_options
-from taskengine.cli.output import plain, run_async, say, write_json
+from taskengine.cli.output import closing, plain, run_async, say, write_json
 
 if TYPE_CHECKING:
     from taskengine.cli.stories import Story, Verdict
@@ -50,7 +50,10 @@ async def _play_all(*, is_told: bool, backend: str) -> list[dict[str, Any]]:
         folder = Path(name)
         downstream = HttpxDownstream(allow_hosts=["127.0.0.1"])
         async with serving(SCRIPT) as server:
-            async with Engine(folder / "demo.db", tasks=[http_post], downstream=downstream) as engine:
+            async with (
+                closing(downstream),
+                Engine(folder / "demo.db", tasks=[http_post], downstream=downstream) as engine,
+            ):
                 stage = Stage(engine, server, folder, backend)
                 for number, story in enumerate(STORIES, 1):
                     if is_told:
@@ -59,7 +62,6 @@ async def _play_all(*, is_told: bool, backend: str) -> list[dict[str, Any]]:
                     told.append(_as_json(story, verdict, server.posts[story.path], seconds))
                     if is_told:
                         _tell(told[-1], verdict)
-            await downstream.aclose()
     return told
 
 

@@ -5,7 +5,8 @@ read as markup; in JSON they are what they are.
 """
 
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,12 +15,10 @@ import click
 from taskengine.core.model import Failure, Task, Transition
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from taskengine.cli.tables import Table
+    from taskengine.ports import Downstream
 
 T = TypeVar("T")
-
-WIDE = 10_000
-"""Columns of a table that no terminal shows: nothing is cut or wrapped there."""
 
 
 def plain(text: object) -> str:
@@ -48,17 +47,13 @@ def write_json(value: Any) -> None:
 
 
 def show(table: "Table") -> None:
-    """Write a table to stdout: as wide as the terminal, or elsewhere as wide as it wants to be."""
+    """Write a table to stdout."""
+    if not sys.stdout.isatty():
+        say("\n".join(table.lines()))
+        return
     from rich.console import Console
 
-    if sys.stdout.isatty():
-        Console(highlight=False).print(table)
-        return
-    console = Console(width=WIDE, highlight=False, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        say(line.rstrip())
+    Console(highlight=False).print(table, crop=False)
 
 
 def run_async(function: Callable[[], Coroutine[Any, Any, T]], backend: str = "asyncio") -> T:
@@ -75,6 +70,18 @@ def run_async(function: Callable[[], Coroutine[Any, Any, T]], backend: str = "as
         except ModuleNotFoundError:
             raise click.ClickException("trio is not installed; run: pip install 'taskengine[trio]'") from None
     return anyio.run(function, backend=backend)
+
+
+@asynccontextmanager
+async def closing(downstream: "Downstream") -> AsyncIterator[None]:
+    """Close a downstream's idle connections when the block is left, however that happens."""
+    import anyio
+
+    try:
+        yield
+    finally:
+        with anyio.move_on_after(1.0, shield=True):
+            await downstream.aclose()
 
 
 # --- values for JSON --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import click
 from taskengine.cli.calls import given_options, known_tasks, make_call, parse_arguments, submit_options
 from taskengine.cli.looking import describe
 from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, engine_options, shared_options
-from taskengine.cli.output import note, run_async, task_as_json, write_json
+from taskengine.cli.output import closing, note, run_async, task_as_json, write_json
 from taskengine.core.lifecycle import State
 from taskengine.core.model import Task
 
@@ -45,6 +45,7 @@ def run_command(
         from taskengine.tasks.downstream import HttpxDownstream
 
         chosen = new_id()
+        downstream = HttpxDownstream(allow_hosts=allow_hosts)
         store = SingleTaskStore(
             SqliteStore(path, durability=durability or "full"), task_id=chosen, key=options.get("idempotency_key")
         )
@@ -55,9 +56,9 @@ def run_command(
             prefetch=0,
             # Left early only by Ctrl-C, and then at once.
             shutdown_grace=0.0,
-            downstream=HttpxDownstream(allow_hosts=allow_hosts),
+            downstream=downstream,
         )
-        async with engine:
+        async with closing(downstream), engine:
             handle = await engine.submit(call, id=chosen, **options)
             if not handle.created:
                 note(f"the key belongs to task {handle.id}, which is not submitted again")

@@ -2,12 +2,13 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, engine_options, shared_options
-from taskengine.cli.output import note, plain, run_async, write_json
+from taskengine.cli.output import closing, note, plain, run_async, write_json
 from taskengine.core.lifecycle import FINAL, State
 
 if TYPE_CHECKING:
@@ -44,16 +45,26 @@ def worker(
     from taskengine.tasks.downstream import HttpxDownstream
     from taskengine.tasks.http import http_post
 
+    path = shared.path()
+    downstream = HttpxDownstream(allow_hosts=allow_hosts)
     engine = Engine(
-        shared.path(),
+        path,
         tasks=[http_post, *shared.modules()],
         concurrency=concurrency,
         durability=durability,
         shutdown_grace=grace,
-        downstream=HttpxDownstream(allow_hosts=allow_hosts),
+        downstream=downstream,
     )
+
+    async def work() -> list[dict[str, Any]]:
+        shift = Shift(engine, counter, drain=drain)
+        async with closing(downstream):
+            await shift.run()
+        async with Engine(path) as client:
+            return shift.describe_left((await client.stats()).by_name)
+
     with EndCounter() as counter:
-        left = run_async(lambda: Shift(engine, counter, drain=drain).run(), backend)
+        left = run_async(work, backend)
     if shared.as_json:
         write_json({"ended": counter.total, "by_state": dict(counter.ends), "left": left})
     note(f"{counter}{_describe_left(left)}")
@@ -75,8 +86,11 @@ class Shift:
         self._drain = drain
         self._is_interrupted = False
 
-    async def run(self) -> list[dict[str, Any]]:
-        """Work; return what is left unfinished, by name and with the reason why."""
+    async def run(self) -> None:
+        """Work until told to stop, or until nothing is left.
+
+        Cancellation: as leaving the engine.
+        """
         import anyio
 
         self._over = anyio.Event()
@@ -90,11 +104,9 @@ class Shift:
                         inner.start_soon(self._await_drain)
                     await self._over.wait()
                     inner.cancel_scope.cancel()
-                left = await self._left()
                 if self._is_interrupted:
                     note("no more is begun; waiting for what is running (a second signal cancels it)")
             outer.cancel_scope.cancel()
-        return left
 
     async def _show(self) -> None:
         from taskengine.cli.progress import show_progress
@@ -122,8 +134,8 @@ class Shift:
                 else:
                     os._exit(1)
 
-    async def _left(self) -> list[dict[str, Any]]:
-        by_name = (await self._engine.stats()).by_name
+    def describe_left(self, by_name: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+        """Tell what is unfinished, by name, and why that was left."""
         known = set(self._engine.task_names)
         left = []
         for name, numbers in sorted(by_name.items()):

@@ -45,11 +45,12 @@ class LeaseWatch:
     def own_beat_committed(self, monotonic: float) -> None:
         """Let the observer's time run up to now: since the last committed beat it could have seen others' beats.
 
-        A gap longer than a third of a lease was an outage or a suspended machine, and counts for nothing.
+        A gap longer than two thirds of a lease was an outage or a suspended machine, and counts for nothing. (The
+        slowest beat that settings allow is half a lease, and must count even when it comes a little late.)
         """
         if self._last_own_beat is not None:
             gap = monotonic - self._last_own_beat
-            if 0.0 < gap <= self.lease / 3:
+            if 0.0 < gap <= self.lease * 2 / 3:
                 self._own_time += gap
         self._last_own_beat = monotonic
 

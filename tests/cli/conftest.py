@@ -134,7 +134,10 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     for process in made.started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def await_line(process: "subprocess.Popen[str]", part: str) -> None:
