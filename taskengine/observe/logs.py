@@ -5,12 +5,16 @@ use them; `JsonFormatter` writes them all.
 """
 
 import logging
+import traceback
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from taskengine.core.facts import Fact
+
+# Without a handler of ours, logging would print warnings to stderr in a host that configured nothing.
+logging.getLogger("taskengine").addHandler(logging.NullHandler())
 
 logger = logging.getLogger("taskengine.tasks")
 
@@ -21,8 +25,15 @@ class LogTeller:
     """Logs facts; the contract is `ports.Teller`."""
 
     def is_listening(self) -> bool:
-        """See `Teller.is_listening`."""
-        return logger.isEnabledFor(logging.INFO)
+        """See `Teller.is_listening`: whether some handler would get at least a warning."""
+        if not logger.isEnabledFor(logging.WARNING):
+            return False
+        listening: logging.Logger | None = logger
+        while listening is not None:
+            if any(not isinstance(handler, logging.NullHandler) for handler in listening.handlers):
+                return True
+            listening = listening.parent if listening.propagate else None
+        return False
 
     def tell(self, fact: Fact) -> None:
         """Log one fact. A handler that raises is the handler's trouble and not the engine's."""
@@ -31,9 +42,7 @@ class LogTeller:
             logger.log(_LEVELS.get(fact.event, logging.INFO), _sentence(fields), extra={"taskengine": fields})
         except Exception:
             if logging.raiseExceptions:
-                logging.lastResort and logging.lastResort.handleError(  # type: ignore[func-returns-value]
-                    logging.makeLogRecord({"msg": "a log handler raised", "name": logger.name})
-                )
+                traceback.print_exc()  # as logging itself does for a handler's trouble
 
 
 def fields_of(fact: Fact) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -37,6 +38,7 @@ class MemoryStore:
         self._owned: dict[str, dict[int, TaskRow]] = defaultdict(dict)
         self._queue: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._due: list[tuple[int, int]] = []
+        self._held: set[int] = set()
         self._history: list[HistoryRow] = []
         self._histories: dict[int, list[int]] = defaultdict(list)
         self._states: Counter[tuple[str, State]] = Counter()
@@ -103,6 +105,8 @@ class MemoryTransaction:
 
     def _index(self, row: TaskRow) -> None:
         store = self._store
+        if row.held is not None:
+            store._held.add(row.key)
         if row.state in CLAIMABLE:
             if row.held is None:
                 _insert(store._queue[row.name], (row.rank, row.key))
@@ -113,6 +117,8 @@ class MemoryTransaction:
 
     def _unindex(self, row: TaskRow) -> None:
         store = self._store
+        if row.held is not None:
+            store._held.discard(row.key)
         if row.state in CLAIMABLE:
             if row.held is None:
                 _remove(store._queue[row.name], (row.rank, row.key))
@@ -126,16 +132,14 @@ class MemoryTransaction:
 
     def _changing(self, row: TaskRow) -> None:
         """Take the row out of the indexes and note how to put it back as it is."""
-        old = _copy(row)
         self._unindex(row)
+        self.undo.append(partial(self._put_back, row, _values(row)))
 
-        def undo() -> None:
-            self._unindex(row)
-            for name in _COLUMNS:
-                setattr(row, name, getattr(old, name))
-            self._index(row)
-
-        self.undo.append(undo)
+    def _put_back(self, row: TaskRow, values: tuple[Any, ...]) -> None:
+        self._unindex(row)
+        for name, value in zip(_COLUMNS, values, strict=True):
+            setattr(row, name, value)
+        self._index(row)
 
     # --- head ---
 
@@ -390,10 +394,8 @@ class MemoryReader:
 
     def held(self, names: Sequence[str] | None) -> int:
         with self._store._lock:
-            return sum(
-                row.held is not None and row.state not in FINAL and (names is None or row.name in names)
-                for row in self._store._tasks.values()
-            )
+            rows = (self._store._tasks[key] for key in self._store._held)
+            return sum(row.state not in FINAL and (names is None or row.name in names) for row in rows)
 
     def finished(self, ids: Sequence[str]) -> set[str]:
         by_id = self._store._by_id

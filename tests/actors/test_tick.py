@@ -657,8 +657,8 @@ def test_a_second_cancel_of_what_is_being_cancelled_changes_nothing(engine: Engi
 
 @pytest.mark.xfail(strict=True, reason="claim() fills in the defaults of the task at which the prefetch ends, too")
 def test_what_was_not_claimed_keeps_its_open_settings(engine: Engine) -> None:
-    engine.submit(make_row("a", max_attempts=None, recover="lost"))
-    assert engine.claim(0, prefetch=5) == []
+    engine.submit(make_row("safe"), make_row("a", max_attempts=None, recover="lost"))
+    assert engine.claim(0, prefetch=5) == ["safe"]
     assert engine.row("a").max_attempts is None
 
 

@@ -77,3 +77,9 @@ def test_ctrl_c_gives_the_task_back(cli: CommandLine, serve: Serve, processes: P
 def test_bad_arguments_store_nothing(cli: CommandLine, option: tuple[str, ...]) -> None:
     assert cli("run", "http_post", *option).code == 1
     assert cli("ps", "--all", "--json").json == []
+
+
+def test_postgresql_is_refused_with_a_clear_word(cli: CommandLine) -> None:
+    result = cli("run", "http_post", "--arg", "url=http://a.example/", "--db", "postgresql://localhost/x")
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "no PostgreSQL store" in result.err

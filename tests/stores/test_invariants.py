@@ -101,7 +101,7 @@ def _append_after_the_end(store: MemoryStore) -> None:
         (_replace(4, attempt=7), "names attempt 7 after 1 claims"),
         (_append_after_the_end, "history has position"),
         (_append_after_the_end, "is not in the table"),
-        (lambda store: store._history.pop(0), "1 moves in its history" if False else "the history has 3 times"),
+        (lambda store: store._history.pop(0), "has version 1 and 0 moves in its history"),
         (lambda store: store._triggers.update({Trigger.USER_CANCEL: 1}), "0 times user:cancel and the counter says 1"),
         (lambda store: store._triggers.update({Trigger.USER_CANCEL: 1}), "moves were counted and the last position"),
         (lambda store: store._states.update({("mail", State.LOST): 2}), "are lost and the counter says 2"),
