@@ -30,6 +30,7 @@ from taskengine.ids import new_id
 from taskengine.ports import Clock, Downstream, Store
 from taskengine.registry import Registry, TaskCall, TaskDefinition
 from taskengine.running import Plan, Running
+from taskengine.stores.opening import open_store
 from taskengine.submission import DEFAULT_OPTIONS
 from taskengine.views import EventStream
 
@@ -72,7 +73,7 @@ class Engine:
         if unknown:
             raise InvalidOption(sorted(unknown)[0], f"no such setting; there are {', '.join(Settings.__annotations__)}")
         self._settings = Settings(concurrency=concurrency, max_pending=max_pending, **settings)
-        self._store = _open_store(store, durability)
+        self._store = open_store(store, durability)
         self._registry = Registry()
         self._is_client = tasks is None
         self._running: Running | None = None
@@ -103,6 +104,11 @@ class Engine:
         """Take a module's tasks, and call its `register(engine)` hook if it has one."""
         self._registry.register_module(module, self)
         self._is_client = False if self._running is None else self._is_client
+
+    @property
+    def definitions(self) -> Mapping[str, TaskDefinition]:
+        """What can run here, by name."""
+        return {name: self._registry.get(name) for name in self._registry.names}
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -144,6 +150,10 @@ class Engine:
             return await running.stop(exc_type, exc, tb)
         finally:
             self._running = None
+
+    def end_bodies(self) -> None:
+        """Cancel every body that runs here now; to cut short the grace of an engine that is being left."""
+        self._require().actors.end_bodies()
 
     def _require(self) -> Running:
         running = self._running
@@ -427,18 +437,6 @@ class Engine:
 
 def _as_submission(item: "TaskCall[T] | Submission[T]") -> "Submission[T]":
     return item if isinstance(item, Submission) else Submission(item, DEFAULT_OPTIONS)
-
-
-def _open_store(store: str | os.PathLike[str] | Store, durability: str | None) -> Store:
-    if isinstance(store, str | os.PathLike):
-        if str(store).startswith(("postgres://", "postgresql://")):
-            raise InvalidOption("store", "this version has no PostgreSQL store; pass the path of a SQLite file")
-        from taskengine.stores.sqlite.store import SqliteStore  # Late: it loads apsw.
-
-        return SqliteStore(store, durability=durability or defaults.DURABILITY)
-    if durability is not None:
-        raise InvalidOption("durability", "it belongs to a path; give it to the store that you pass")
-    return store
 
 
 async def run_task(call: TaskCall[T], **options: Any) -> Outcome[T]:

@@ -30,7 +30,7 @@ from attrs import define
 from taskengine.actors.batch import Batch
 from taskengine.actors.bulletin import Bulletin
 from taskengine.actors.claimer import Claimer, LookAgain
-from taskengine.actors.messages import Attempt, OwnerGone, Recover, Reply
+from taskengine.actors.messages import Attempt, InterruptAll, OwnerGone, Recover, Reply
 from taskengine.actors.persister import Persister
 from taskengine.actors.runner import Runner
 from taskengine.actors.settings import Settings
@@ -82,13 +82,13 @@ class Actors:
         self._is_client = is_client
         self.inbox, inbox_end = anyio.create_memory_object_stream[Any](INBOX)
         claims, claims_end = anyio.create_memory_object_stream[Attempt](holdable + 16)
-        control, control_end = anyio.create_memory_object_stream[Any](2 * holdable + 64)
+        self._control, control_end = anyio.create_memory_object_stream[Any](2 * holdable + 64)
         self._news, news_end = anyio.create_memory_object_stream[Any](256)
         self._alarms, alarms_end = anyio.create_memory_object_stream[OwnerGone](4)
         self.persister = Persister(
             inbox=inbox_end,
             claims=claims,
-            control=control.clone(),
+            control=self._control.clone(),
             reports=self._news.clone(),
             alarms=self._alarms.clone(),
             store=parts.store,
@@ -114,7 +114,7 @@ class Actors:
         )
         self.supervisor = Supervisor(
             persister=self.inbox.clone(),
-            control=control,
+            control=self._control.clone(),
             news=self._news.clone(),
             alarms=alarms_end,
             host=parts.host,
@@ -164,6 +164,10 @@ class Actors:
         """Hear from the host that an owner's row is gone; on the event loop, must not raise."""
         _send_or_drop(self._alarms, OwnerGone(owner))
 
+    def end_bodies(self) -> None:
+        """Have the runner end every body now."""
+        _send_or_drop(self._control, InterruptAll("shutdown"))
+
     async def stop(self) -> None:
         """End the actors in order: give back, end everybody but the persister, write what is left.
 
@@ -178,7 +182,7 @@ class Actors:
         for name, scope in self._scopes.items():
             if name != "persister":
                 scope.cancel()
-        for stream in (self.inbox, self._news, self._alarms):
+        for stream in (self.inbox, self._news, self._alarms, self._control):
             stream.close()
         for name, actor in self._by_name.items():
             if name not in self._scopes:

@@ -82,14 +82,11 @@ def known_tasks(modules: Sequence[ModuleType]) -> dict[str, Any]:
         DuplicateTask: two tasks have one name.
     """
     from taskengine.engine import Engine
-    from taskengine.registry import Registry
     from taskengine.stores.memory import MemoryStore
     from taskengine.tasks.http import http_post
 
     # A module's `register(engine)` hook needs an engine; this one is never entered.
-    engine = Engine(MemoryStore(), tasks=[http_post, *modules])
-    registry: Registry = engine._registry
-    return {name: registry.get(name) for name in engine.task_names}
+    return dict(Engine(MemoryStore(), tasks=[http_post, *modules]).definitions)
 
 
 def make_call(name: str, arguments: dict[str, Any], known: dict[str, Any], *, must_be_known: bool) -> Any:

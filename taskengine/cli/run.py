@@ -39,13 +39,14 @@ def run_command(
 
     async def run_it() -> Task:
         from taskengine.cli.single import SingleTaskStore
-        from taskengine.engine import Engine, _open_store
+        from taskengine.engine import Engine
         from taskengine.ids import new_id
+        from taskengine.stores.opening import open_store
         from taskengine.tasks.downstream import HttpxDownstream
 
         chosen = new_id()
         downstream = HttpxDownstream(allow_hosts=allow_hosts)
-        store = SingleTaskStore(_open_store(path, durability), task_id=chosen, key=options.get("idempotency_key"))
+        store = SingleTaskStore(open_store(path, durability), task_id=chosen, key=options.get("idempotency_key"))
         engine = Engine(
             store,
             tasks=known.values(),

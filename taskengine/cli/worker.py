@@ -3,12 +3,14 @@
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, engine_options, shared_options
 from taskengine.cli.output import closing, note, plain, run_async, write_json
+from taskengine.core.errors import EngineNotRunning
 from taskengine.core.lifecycle import FINAL, State
 
 if TYPE_CHECKING:
@@ -130,7 +132,8 @@ class Shift:
                     self._over.set()
                 elif received == 2:
                     note("cancelling what is running")
-                    _end_bodies(self._engine)
+                    with suppress(EngineNotRunning):  # It has been left in the meantime.
+                        self._engine.end_bodies()
                 else:
                     os._exit(1)
 
@@ -148,12 +151,3 @@ class Shift:
                 why = "interrupted" if self._is_interrupted else "held"
             left.append({"name": name, "unfinished": unfinished, "why": why})
         return left
-
-
-def _end_bodies(engine: "Engine") -> None:
-    """Have an engine that is being left stop waiting for its bodies."""
-    from taskengine.actors.messages import InterruptAll
-
-    running = engine._running
-    if running is not None:
-        running.actors.supervisor._control.send_nowait(InterruptAll("shutdown"))

@@ -70,7 +70,7 @@ def fields_of(fact: Fact) -> dict[str, Any]:
 def _sentence(fields: dict[str, Any]) -> str:
     # Control characters in names and reasons must not make a second line of a record.
     parts = [f"{key}={_escape(value)}" for key, value in fields.items() if key != "event"]
-    return f"{fields['event']} {' '.join(parts)}".replace("%", "%%")
+    return f"{fields['event']} {' '.join(parts)}"
 
 
 def _escape(value: object) -> str:
