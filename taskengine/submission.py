@@ -125,7 +125,7 @@ def _due_at(options: SubmitOptions, now: int) -> int:
     delay = options.delay
     if delay is None:
         return now
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    seconds: object = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_DELAY:
         raise InvalidOption("delay", f"{delay!r} is not a number of seconds from 0 to {MAX_DELAY:g}, nor a timedelta")
     return now + round(seconds * 1_000_000)

@@ -30,8 +30,11 @@ def double(n: int) -> int:
 
 
 @task
-async def echo(value: object) -> object:
+async def echo(value: "Plain") -> "Plain":
     return value
+
+
+Plain = None | bool | int | float | str | list[object] | dict[str, object]
 
 
 def same_store(store: Store) -> Store:

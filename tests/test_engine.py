@@ -33,7 +33,7 @@ from taskengine import (
 from taskengine.ports import Store
 from tests.bodies import add, double, echo, fail_until, same_store, sleep_long
 
-TASKS = [add, double, echo, fail_until, sleep_long]
+TASKS: list[Any] = [add, double, echo, fail_until, sleep_long]
 
 
 async def test_submit_returns_a_handle_whose_outcome_is_the_returned_value(store: Store) -> None:
@@ -53,7 +53,7 @@ async def test_sync_functions_run_in_threads_and_inline(store: Store) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, [], False, "", {}])
-async def test_falsy_results_are_results(store: Store, value: object) -> None:
+async def test_falsy_results_are_results(store: Store, value: Any) -> None:
     async with Engine(store, tasks=TASKS) as engine:
         outcome = await (await engine.submit(echo.bind(value))).wait()
         assert outcome.ok

@@ -9,6 +9,7 @@ import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -28,7 +29,7 @@ from taskengine.ports import Store
 from taskengine.testing.faults import FaultyStore
 from tests.bodies import add, double, same_store, sleep_long
 
-TASKS = [add, double, sleep_long]
+TASKS: list[Any] = [add, double, sleep_long]
 
 
 def open_files() -> int:

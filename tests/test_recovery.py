@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -48,14 +49,14 @@ async def hear(process: "subprocess.Popen[str]", word: str) -> None:
                 return
 
 
-async def submit(path: Path, call: TaskCall[object], count: int = 1, **options: object) -> list[str]:
+async def submit(path: Path, call: TaskCall[object], count: int = 1, **options: Any) -> list[str]:
     async with Engine(path) as client:
         if options:
-            return [(await client.submit(call, **options)).id]  # type: ignore[arg-type]
+            return [(await client.submit(call, **options)).id]
         return [handle.id for handle in await client.submit_many([call] * count)]
 
 
-async def finish(path: Path, task_id: str, **settings: float) -> Task:
+async def finish(path: Path, task_id: str, **settings: Any) -> Task:
     """Run an engine on the file until the task has ended."""
     async with Engine(path, tasks=TASKS, **settings) as engine:
         with anyio.fail_after(60):

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -40,14 +41,14 @@ async def block_loop(seconds: float) -> str:
     return "done"
 
 
-TASKS = [add, sleep_long, say_and_sleep, die, block_loop]
+TASKS: list[Any] = [add, sleep_long, say_and_sleep, die, block_loop]
 
 
-async def main(path: str, settings: dict[str, float]) -> None:
+async def main(path: str, settings: dict[str, Any]) -> None:
     drains = settings.pop("drain", 0)
     if "concurrency" in settings:
         settings["concurrency"] = int(settings["concurrency"])
-    async with Engine(path, tasks=TASKS, shutdown_grace=0, **settings) as engine:  # type: ignore[arg-type]
+    async with Engine(path, tasks=TASKS, shutdown_grace=0, **settings) as engine:
         print("ready", flush=True)
         if drains:
             await engine.drain()

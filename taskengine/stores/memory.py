@@ -267,8 +267,8 @@ class MemoryTransaction:
         self._index(row)
 
     def owned(self, owner: str, limit: int) -> list[TaskRow]:
-        leased = (row for row in self._store._owned.get(owner, {}).values() if row.state in LEASED)
-        return [_copy(row) for row in islice(leased, limit)]
+        rows = sorted(self._store._owned.get(owner, {}).items())  # by key, as every store has it
+        return [_copy(row) for _, row in islice(rows, limit) if row.state in LEASED]
 
     def delete(self, keys: Sequence[int]) -> None:
         store = self._store

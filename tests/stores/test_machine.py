@@ -1,6 +1,6 @@
 """Two stores and a dict, driven by the same ticks, must agree after each of them."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import define, evolve
 from hypothesis import settings
@@ -30,6 +30,10 @@ ENDS = st.sampled_from(
         OutcomeKind.UNREADABLE,
     ]
 )
+
+
+Submitted: TypeAlias = tuple[str, str | None, float, int | None, str | None, int]
+"""(name, key, delay in seconds, max attempts, recover, priority)."""
 
 
 @define
@@ -75,10 +79,11 @@ class Ticks(RuleBasedStateMachine):
             results.append(engine.tick(**made))
         return results
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(target=tasks)
+    def begin(self) -> Any:
         for owner in OWNERS:
             self.be_born(owner)
+        return multiple(*self.submit_rows([(name, None, 0, 3, "retry", 0) for name in NAMES * 2]))
 
     def be_born(self, owner: str) -> None:
         self.births += 1
@@ -99,18 +104,21 @@ class Ticks(RuleBasedStateMachine):
         target=tasks,
         rows=st.lists(
             st.tuples(
-                st.sampled_from([*NAMES, "unknown"]),
+                st.sampled_from([*NAMES, *NAMES, "unknown"]),
                 st.sampled_from([None, None, "k1", "k2"]),
-                st.sampled_from([0, 0, 5, 50]),
-                st.sampled_from([1, 2, 3, None]),
+                st.sampled_from([0, 0, 0, 5]),
+                st.sampled_from([3, 2, 1, None]),
                 st.sampled_from(["retry", "retry", "lost", None]),
                 st.integers(-1, 1),
             ),
-            min_size=1,
-            max_size=4,
+            min_size=2,
+            max_size=6,
         ),
     )
-    def submit(self, rows: list[tuple[str, str | None, float, int | None, str | None, int]]) -> Any:
+    def submit(self, rows: list[Submitted]) -> Any:
+        return multiple(*self.submit_rows(rows))
+
+    def submit_rows(self, rows: list[Submitted]) -> list[str]:
         made = []
         for name, key, delay, max_attempts, recover, priority in rows:
             self.count += 1
@@ -121,7 +129,7 @@ class Ticks(RuleBasedStateMachine):
         answers = [result.submitted[0][1] for result in results]
         if isinstance(answers[0], Exception):
             assert type(answers[0]) is type(answers[1])
-            return multiple()
+            return []
         told = [[(receipt.id, receipt.created, receipt.state) for receipt in answer] for answer in answers]
         assert told[0] == told[1]
         for row, (id_, created, state) in zip(made, told[0], strict=True):
@@ -133,9 +141,9 @@ class Ticks(RuleBasedStateMachine):
             else:
                 assert row.idempotency_key is not None
                 assert self.keys[row.idempotency_key] == id_
-        return multiple(*(id_ for id_, created, _ in told[0] if created))
+        return [id_ for id_, created, _ in told[0] if created]
 
-    @rule(owner=st.sampled_from(OWNERS), free=st.integers(0, 3), prefetch=st.integers(0, 2))
+    @rule(owner=st.sampled_from(OWNERS), free=st.sampled_from([3, 1, 0]), prefetch=st.integers(0, 2))
     def claim(self, owner: str, free: int, prefetch: int) -> None:
         results = self.both(owner, claim=lambda _: order(free, prefetch))
         claimed = [[row.id for row in result.claimed] for result in results]
@@ -151,7 +159,9 @@ class Ticks(RuleBasedStateMachine):
         assert len(claimed[0]) <= free + prefetch
 
     @rule(
-        owner=st.sampled_from(OWNERS), ends=st.lists(st.tuples(st.integers(0, 9), ENDS), max_size=3), wish=st.booleans()
+        owner=st.sampled_from(OWNERS),
+        ends=st.lists(st.tuples(st.integers(0, 9), ENDS), min_size=1, max_size=3),
+        wish=st.booleans(),
     )
     def settle(self, owner: str, ends: list[tuple[int, OutcomeKind]], wish: bool) -> None:
         """End some attempts; `wish`: a cancel of the first of them arrives in the same tick, too late."""
