@@ -1,14 +1,13 @@
 """Where the time goes: one run of ours under cProfile, the event loop's thread and the writer's apart.
 
-Counted is the CPU time of each thread, so that neither waiting nor other programs show. The profiler makes calls dearer
-than they are (small functions most), so that the figures rank places; the rates that count are those of the benchmarks.
-The collector's work shows up in whatever allocates.
+The profiler makes calls dearer than they are (by some 50 to 100 %, small functions most), so that the figures rank
+places; the rates that count are those of the benchmarks. Time is wall-clock time: waiting for the other thread shows up
+as `poll` and in whatever waits for the GIL, and the collector's work in whatever allocates. Run it on a quiet machine.
 """
 
 import cProfile
 import pstats
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +57,7 @@ def profile(target: str, setting: Setting) -> None:
     """Run it and print the dearest places of both threads, in microseconds a task."""
     run, full = TARGETS[target]
     count = setting.size(full, 200)
-    loop, writer = cProfile.Profile(time.thread_time), cProfile.Profile(time.thread_time)
+    loop, writer = cProfile.Profile(), cProfile.Profile()
     # The one seam between the threads; Any, because it is nobody's public name.
     persister: Any = persister_module
     plain_tick = persister.run_tick

@@ -223,6 +223,15 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in readme] == []
 
 
+def test_the_page_on_architecture_names_every_module() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    package = ROOT / "taskengine"
+    named = [package / "core", package / "actors", package / "executors", package / "observe", package]
+    modules = [path for folder in named for path in folder.glob("*.py") if not path.stem.startswith("__")]
+    assert [path.name for path in modules if path.name not in page] == []
+    assert [path.name for path in package.glob("*/") if f"{path.name}/" not in page and path.name[0] != "_"] == []
+
+
 # --- logs ---
 
 

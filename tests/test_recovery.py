@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import apsw
 import pytest
 
 from taskengine import Engine, FailureKind, SqliteStore, State, Task, TaskCall, Trigger
@@ -193,7 +193,8 @@ async def test_recovery_goes_on_after_a_lock_that_outlasts_the_busy_timeout(tmp_
         process.kill()
         process.wait()
         async with Engine(path) as look:
-            locked = sqlite3.connect(path, isolation_level=None)
+            # apsw, as the engine: the locks of another SQLite in this process would not be seen.
+            locked = apsw.Connection(str(path))
             locked.execute("BEGIN IMMEDIATE")
             async with anyio.create_task_group() as tg:
 

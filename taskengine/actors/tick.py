@@ -6,17 +6,16 @@ reported before a cancel wins over it), recovery, people's requests, promotion o
 so that one commit can store a task and claim it. It runs on the writer's thread and touches nothing of the event loop.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from taskengine.actors.batch import Batch, ClaimOrder, Move, TickResult
-from taskengine.actors.messages import Delete, Receipt, Recover, Request, RequestAnswer, Requeue, Submit
+from taskengine.actors.intake import Intake
+from taskengine.actors.ledger import Ledger
+from taskengine.actors.messages import Delete, Recover, Request, RequestAnswer
 from taskengine.codec import dump_failure, dump_hold, dump_wish, load_wish
 from taskengine.core.decide import ENGINE, Decision, decide_crash, decide_request, enact, may_prefetch
 from taskengine.core.errors import (
-    IdempotencyConflict,
     NotFinished,
-    QueueFull,
     TaskEngineError,
     TaskExpired,
     TaskNotFound,
@@ -59,30 +58,13 @@ class _Tick:
         self.tx = tx
         self.batch = batch
         self.now = batch.now
-        self.ageing_step_us = ageing_step_us
         for registration in batch.register:
             tx.put_owner(registration.owner)
         self.head = tx.head(batch.owner)
+        self.ledger = Ledger(self.head, batch.now, ageing_step_us)
         self.result = TickResult(owner_gone=not self.head.owner_known, other_owners=self.head.other_owners)
-        self.history: list[HistoryRow] = []
-        self.states: Counter[tuple[str, State]] = Counter()
-        self.triggers: Counter[Trigger] = Counter()
-
-    # --- the book-keeping that every move needs ---
-
-    def next_rank(self, priority: int) -> int:
-        """Give the place in the queue: growing time, shifted by the priority's worth of ageing."""
-        self.head.last_rank = max(self.now, self.head.last_rank + 1)
-        return self.head.last_rank + priority * self.ageing_step_us
-
-    def record(self, name: str, source: State, target: State, history: Iterable[HistoryRow]) -> None:
-        """Note moves that were made, for the history and the counters."""
-        for row in history:
-            self.history.append(row)
-            self.triggers[row.trigger] += 1
-        if source is not State.PENDING:
-            self.states[name, source] -= 1
-        self.states[name, target] += 1
+        self.requests = list(batch.requests)
+        """A list of its own: recovery adds to it, and the batch may be tried again."""
 
     def move(self, rows_and_decisions: Sequence[tuple[TaskRow, Decision, int | None]]) -> list[Move]:
         """Write decisions about rows read in this transaction; their guards cannot fail."""
@@ -97,7 +79,7 @@ class _Tick:
                 rank=rank,
             )
             moves.append(Move(row, write, history, decision))
-            self.record(row.name, row.state, write.state, history)
+            self.ledger.record(row.name, row.state, write.state, history)
         self.tx.update([move.write for move in moves])
         return moves
 
@@ -106,7 +88,7 @@ class _Tick:
     def submit(self) -> None:
         if not self.batch.submits and not self.batch.requeues:
             return
-        intake = _Intake(self)
+        intake = Intake(self.tx, self.batch, self.ledger)
         for submit in self.batch.submits:
             try:
                 self.result.submitted.append((submit, intake.admit(submit)))
@@ -127,13 +109,13 @@ class _Tick:
         settlements = self.batch.settlements
         if not settlements:
             return
-        # A task can be announced and ended in one batch; the later write then builds on the earlier one.
+        # One write for each task: an announcement whose outcome is in the same batch was dropped for it.
         won = self.tx.update([settlement.write for settlement in settlements])
         for settlement in settlements:
             if settlement.write.key in won:
                 self.result.settled.append(settlement)
                 row = settlement.attempt.row
-                self.record(row.name, settlement.history[0].source, settlement.write.state, settlement.history)
+                self.ledger.record(row.name, settlement.history[0].source, settlement.write.state, settlement.history)
             else:
                 self.result.fenced.append(settlement)
 
@@ -157,14 +139,14 @@ class _Tick:
             self.result.moves.extend(self.move(decided))
             count += len(rows)
         for command in self.tx.commands(recovery.owner):
-            self.batch.requests.append(_as_request(command))
+            self.requests.append(_as_request(command))
         self.tx.drop_owner(recovery.owner)
         return count
 
     # --- what people ask ---
 
     def answer_requests(self) -> None:
-        requests = list(self.batch.requests)
+        requests = self.requests
         if self.head.has_commands and self.batch.owner is not None:
             commands = self.tx.commands(self.batch.owner)
             self.tx.drop_commands([command.id for command in commands])
@@ -199,11 +181,14 @@ class _Tick:
                 )
             )
             return RequestAnswer(task_id=row.id, state=row.state, is_remote=True)
-        decision = decide_request(row, request.trigger, actor=request.actor, reason=request.reason, now=self.now)
+        wish = load_wish(row.wish) if row.wish is not None else None
+        decision = decide_request(
+            row, request.trigger, wish=wish, actor=request.actor, reason=request.reason, now=self.now
+        )
         if decision is None:
             return RequestAnswer(task_id=row.id, state=row.state)
         target = step(row.state, request.trigger)
-        rank = self.next_rank(row.priority) if target is State.QUEUED else None
+        rank = self.ledger.next_rank(row.priority) if target is State.QUEUED else None
         (move,) = self.move([(row, decision, rank)])
         apply_write(row, move.write)
         self.result.moves.append(move)
@@ -224,7 +209,7 @@ class _Tick:
         if row.state not in FINAL:
             return NotFinished(task_id=row.id, state=row.state, operation="delete")
         self.tx.delete([row.key])
-        self.states[row.name, row.state] -= 1
+        self.ledger.record_deletion(row.name, row.state)
         return True
 
     # --- what is due, and the claim ---
@@ -234,7 +219,7 @@ class _Tick:
         if rows:
             self.move(
                 [
-                    (row, Decision(triggers=[(Trigger.CLOCK_DUE, self.now)]), self.next_rank(row.priority))
+                    (row, Decision(triggers=[(Trigger.CLOCK_DUE, self.now)]), self.ledger.next_rank(row.priority))
                     for row in rows
                 ]
             )
@@ -245,198 +230,51 @@ class _Tick:
     def claim(self, order: ClaimOrder) -> None:
         if order.total <= 0 or not order.names:
             return
-        rows = self.tx.claimable(order.names, order.total)
-        chosen: list[TaskRow] = []
-        incomplete: list[TaskRow] = []
-        for row in rows:
-            if row.max_attempts is None or row.recover is None:
-                incomplete.append(row)
-                default_attempts, default_recover = order.defaults[row.name]
-                row.max_attempts = row.max_attempts or default_attempts
-                row.recover = row.recover or default_recover
-            if len(chosen) >= order.free and not may_prefetch(row):
-                break  # What comes behind it would overtake it.
-            chosen.append(row)
+        chosen = self._choose(order)
         if not chosen:
             return
         assert self.batch.owner is not None, "only an owner claims"
         self.tx.claim([row.key for row in chosen], self.batch.owner)
-        for row in incomplete:
-            self.tx.set_defaults(row.key, row.max_attempts or 1, row.recover or "retry")
         for row in chosen:
             row.version += 1
             row.attempt += 1
             row.charged += 1
             row.owner = self.batch.owner
             row.state = State.STARTING
-            self.history.append(
-                HistoryRow(
-                    row.key,
-                    row.version,
-                    State.QUEUED,
-                    State.STARTING,
-                    self.now,
-                    Trigger.CLAIMER_CLAIM,
-                    ENGINE,
-                    None,
-                    row.attempt,
-                    None,
-                )
+            moved = HistoryRow(
+                row.key,
+                row.version,
+                State.QUEUED,
+                State.STARTING,
+                self.now,
+                Trigger.CLAIMER_CLAIM,
+                ENGINE,
+                None,
+                row.attempt,
+                None,
             )
-            self.states[row.name, State.QUEUED] -= 1
-            self.states[row.name, State.STARTING] += 1
-        self.triggers[Trigger.CLAIMER_CLAIM] += len(chosen)
+            self.ledger.record(row.name, State.QUEUED, State.STARTING, (moved,))
         self.result.claimed = chosen
 
+    def _choose(self, order: ClaimOrder) -> list[TaskRow]:
+        """Pick from the head of the queue, and stop where the next one must not be taken early."""
+        chosen: list[TaskRow] = []
+        for row in self.tx.claimable(order.names, order.total):
+            is_incomplete = row.max_attempts is None or row.recover is None
+            if is_incomplete:
+                default_attempts, default_recover = order.defaults[row.name]
+                row.max_attempts = row.max_attempts or default_attempts
+                row.recover = row.recover or default_recover
+            if len(chosen) >= order.free and not may_prefetch(row):
+                break  # What comes behind it would overtake it.
+            if is_incomplete:
+                self.tx.set_defaults(row.key, row.max_attempts or 1, row.recover or "retry")
+            chosen.append(row)
+        return chosen
+
     def save(self) -> None:
-        if self.history:
-            self.tx.append(self.history, self.head.next_position)
-            self.head.next_position += len(self.history)
-        if self.history or self.result.deleted:
-            self.tx.tally(+self.states | {k: v for k, v in self.states.items() if v < 0}, self.triggers)
-            self.tx.save_head(self.head)
+        self.ledger.save(self.tx)
         self.result.last_position = self.head.next_position - 1
-
-
-class _Intake:
-    """Admission of new tasks: who is there already, what is a conflict, what is too much."""
-
-    def __init__(self, tick: _Tick) -> None:
-        self.tick = tick
-        self.accepted: list[TaskRow] = []
-        self.by_id: dict[str, TaskRow] = {}
-        self.by_key: dict[str, TaskRow] = {}
-        self.pending: int | None = None
-        self._look_up_all()
-
-    def _look_up_all(self) -> None:
-        ids: list[str] = [requeue.task_id for requeue in self.tick.batch.requeues]
-        keys: list[str] = []
-        for submit in self.tick.batch.submits:
-            ids.extend(submit.chosen_ids)
-            keys.extend(row.idempotency_key for row in submit.rows if row.idempotency_key is not None)
-        self.gone = self.tick.tx.deleted(ids) if ids else set()
-        if ids or keys:
-            for row in self.tick.tx.find(ids=ids, idempotency_keys=keys):
-                self._remember(row)
-
-    def _remember(self, row: TaskRow) -> None:
-        self.by_id[row.id] = row
-        if row.idempotency_key is not None:
-            self.by_key[row.idempotency_key] = row
-
-    def admit(self, submit: Submit) -> list[Receipt]:
-        """Decide on one submission, all or none.
-
-        Raises:
-            IdempotencyConflict, QueueFull, TaskExpired: nothing of it is stored.
-        """
-        receipts: list[Receipt] = []
-        new: list[TaskRow] = []
-        own: dict[str, TaskRow] = {}
-        for row in submit.rows:
-            existing = self._existing(row, submit, own)
-            if existing is not None:
-                receipts.append(Receipt(id=existing.id, created=False, state=existing.state))
-                continue
-            self._set_first_state(row)
-            new.append(row)
-            for token in (row.id, row.idempotency_key):
-                if token is not None:
-                    own[token] = row
-            receipts.append(Receipt(id=row.id, created=True, state=row.state))
-        self._check_room(submit, len(new))
-        for row in new:
-            self._accept(row, submit.actor, None)
-        return receipts
-
-    def _existing(self, row: TaskRow, submit: Submit, own: dict[str, TaskRow]) -> TaskRow | None:
-        if row.id in submit.chosen_ids:
-            if row.id in self.gone:
-                raise TaskExpired(row.id)
-            existing = self.by_id.get(row.id) or own.get(row.id)
-            if existing is not None:
-                return _same_payload(existing, row, row.id, "task id")
-        key = row.idempotency_key
-        if key is None:
-            return None
-        existing = self.by_key.get(key) or own.get(key)
-        return None if existing is None else _same_payload(existing, row, key, "idempotency key")
-
-    def _set_first_state(self, row: TaskRow) -> None:
-        is_later = row.due_at > self.tick.now
-        trigger = Trigger.USER_SUBMIT_LATER if is_later else Trigger.USER_SUBMIT
-        row.state = step(State.PENDING, trigger)
-
-    def _check_room(self, submit: Submit, count: int) -> None:
-        limit = self.tick.batch.max_pending
-        if limit is None or not submit.is_bounded or count == 0:
-            return
-        if self.pending is None:
-            self.pending = self.tick.tx.pending()
-        if self.pending + count > limit:
-            raise QueueFull(max_pending=limit, pending=self.pending)
-
-    def _accept(self, row: TaskRow, actor: str, reason: str | None) -> None:
-        tick = self.tick
-        row.key = tick.head.next_key
-        tick.head.next_key += 1
-        row.version = 1
-        if row.state is State.QUEUED:
-            row.rank = tick.next_rank(row.priority)
-            trigger = Trigger.USER_SUBMIT
-        else:
-            trigger = Trigger.USER_SUBMIT_LATER
-        tick.history.append(
-            HistoryRow(row.key, 1, State.PENDING, row.state, row.created_at, trigger, actor, reason, 0, None)
-        )
-        tick.triggers[trigger] += 1
-        tick.states[row.name, row.state] += 1
-        if self.pending is not None:
-            self.pending += 1
-        self.accepted.append(row)
-        if row.idempotency_key is not None:
-            self.by_key[row.idempotency_key] = row
-        self.by_id[row.id] = row
-
-    def requeue(self, requeue: Requeue) -> Receipt:
-        """Make a new task of a finished one.
-
-        Raises:
-            TaskNotFound, TaskExpired, NotFinished: nothing is stored.
-        """
-        old = self.by_id.get(requeue.task_id)
-        if old is None:
-            raise TaskExpired(requeue.task_id) if requeue.task_id in self.gone else TaskNotFound(requeue.task_id)
-        if old.state not in FINAL:
-            raise NotFinished(task_id=old.id, state=old.state, operation="requeue")
-        now = self.tick.now
-        row = TaskRow(
-            key=0,
-            id=requeue.new_id,
-            name=old.name,
-            args=old.args,
-            state=State.QUEUED,
-            max_attempts=old.max_attempts,
-            recover=old.recover,
-            priority=old.priority,
-            due_at=now,
-            created_at=now,
-            send_key=(old.send_key or old.id) if requeue.keep_key else requeue.new_id,
-            requeued_from=old.id,
-            retry=old.retry,
-            tags=old.tags,
-            metadata=old.metadata,
-            label=old.label,
-        )
-        self._accept(row, requeue.actor, f"requeued from {old.id}")
-        return Receipt(id=row.id, created=True, state=row.state)
-
-
-def _same_payload(existing: TaskRow, row: TaskRow, token: str, what: str) -> TaskRow:
-    if existing.name != row.name or existing.args != row.args:
-        raise IdempotencyConflict(key=token, task_id=existing.id, what=what)
-    return existing
 
 
 def apply_write(row: TaskRow, write: TaskWrite) -> None:

@@ -210,8 +210,13 @@ def decide_crash(row: TaskRow, *, wish: Wish | None, proven_gone: bool, now: int
     return decision
 
 
-def decide_request(row: TaskRow, trigger: Trigger, *, actor: str, reason: str | None, now: int) -> Decision | None:
+def decide_request(
+    row: TaskRow, trigger: Trigger, *, wish: Wish | None, actor: str, reason: str | None, now: int
+) -> Decision | None:
     """Decide what a person's request (cancel, stop, run_now) does to a task.
+
+    Args:
+        wish: what was asked of it before, if the state is `stopping`.
 
     Returns:
         None where the request changes nothing: the task is final, or is already ending as asked.
@@ -221,8 +226,10 @@ def decide_request(row: TaskRow, trigger: Trigger, *, actor: str, reason: str | 
     """
     if row.state in FINAL:
         return None
-    if row.state is State.STOPPING and trigger in (Trigger.USER_STOP, Trigger.PIPELINE_FAIL_FAST):
-        return None
+    if row.state is State.STOPPING:
+        is_cancelling = wish is not None and wish.kind is WishKind.CANCEL
+        if trigger in (Trigger.USER_STOP, Trigger.PIPELINE_FAIL_FAST) or is_cancelling:
+            return None
     target = step(row.state, trigger)
     decision = Decision(actor=actor, reason=reason, triggers=[(trigger, now)])
     if target is State.STOPPING:

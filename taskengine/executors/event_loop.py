@@ -10,7 +10,6 @@ is never resumed). On asyncio a shield does not hold against the task's own `can
 
 import asyncio
 import inspect
-import sys
 from collections.abc import Coroutine, Generator
 from contextvars import Context
 from typing import Any
@@ -60,8 +59,9 @@ class _Drive:
 class LoopBody:
     """An async body; the contract is `ports.Body`."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, *, on_asyncio: bool) -> None:
         self._call = call
+        self._on_asyncio = on_asyncio
         self._scope = anyio.CancelScope()
         self._drive: _Drive | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -69,7 +69,7 @@ class LoopBody:
     async def run(self) -> BodyEnd:
         """See `Body.run`."""
         end = BodyEnd()
-        if "asyncio" in sys.modules and _is_asyncio():
+        if self._on_asyncio:
             self._task = asyncio.current_task()
         # By hand and not `with`: a body that leaks a scope makes the exit raise, and that must not hide its outcome.
         self._scope.__enter__()
@@ -128,9 +128,14 @@ class LoopBody:
 class LoopExecutor:
     """Runs async bodies; the contract is `ports.Executor`."""
 
+    def __init__(self) -> None:
+        self._on_asyncio: bool | None = None
+
     def start(self, call: Call) -> LoopBody:
         """See `Executor.start`."""
-        return LoopBody(call)
+        if self._on_asyncio is None:
+            self._on_asyncio = _is_asyncio()  # Asked once: the answer costs as much as a short body.
+        return LoopBody(call, on_asyncio=self._on_asyncio)
 
     def close(self) -> None:
         """Nothing to let go."""

@@ -629,7 +629,6 @@ def test_positions_of_the_history_have_no_gaps_over_ticks(engine: Engine) -> Non
 # --- known to be wrong ---
 
 
-@pytest.mark.xfail(strict=True, reason="_Intake keeps the new ids and keys of a submission in one dict")
 def test_an_id_is_not_mistaken_for_a_key_within_one_submission(engine: Engine) -> None:
     answer = engine.submit(
         make_row("x"), make_row("y", idempotency_key="x", args="[[1],{}]"), chosen_ids=frozenset({"x"})
@@ -637,7 +636,6 @@ def test_an_id_is_not_mistaken_for_a_key_within_one_submission(engine: Engine) -
     assert told(answer) == [("x", True, State.QUEUED), ("y", True, State.QUEUED)]
 
 
-@pytest.mark.xfail(strict=True, reason="_Intake asks the counters, which do not know what this tick has accepted")
 def test_unbounded_submissions_of_the_same_tick_count_as_pending(engine: Engine) -> None:
     result = engine.tick(
         submits=[submission(make_row("a"), is_bounded=False), submission(make_row("b"))], max_pending=1
@@ -645,7 +643,6 @@ def test_unbounded_submissions_of_the_same_tick_count_as_pending(engine: Engine)
     assert isinstance(result.submitted[1][1], QueueFull)
 
 
-@pytest.mark.xfail(strict=True, reason="decide_request upgrades a stop, and does the same to a cancel")
 def test_a_second_cancel_of_what_is_being_cancelled_changes_nothing(engine: Engine) -> None:
     engine.submit(make_row("a"))
     engine.claim()
@@ -655,14 +652,12 @@ def test_a_second_cancel_of_what_is_being_cancelled_changes_nothing(engine: Engi
     assert engine.store.reader().last_position() == before
 
 
-@pytest.mark.xfail(strict=True, reason="claim() fills in the defaults of the task at which the prefetch ends, too")
 def test_what_was_not_claimed_keeps_its_open_settings(engine: Engine) -> None:
     engine.submit(make_row("safe"), make_row("a", max_attempts=None, recover="lost"))
     assert engine.claim(0, prefetch=5) == ["safe"]
     assert engine.row("a").max_attempts is None
 
 
-@pytest.mark.xfail(strict=True, reason="_recover_owner appends to the batch, which is tried again after an outage")
 def test_a_recovery_that_is_tried_again_carries_out_a_command_once(opened: Store) -> None:
     faulty = FaultyStore(opened)
     engine = Engine(faulty)

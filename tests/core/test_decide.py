@@ -280,13 +280,13 @@ def test_what_was_to_end_is_lost_if_its_process_may_still_be_at_work() -> None:
 def test_a_request_moves_as_the_table_says_or_changes_nothing_or_is_refused(state: State, trigger: Trigger) -> None:
     row = leased(state) if state in LEASED else leased(state, owner=None)
     if state in FINAL or (state is State.STOPPING and trigger is Trigger.USER_STOP):
-        assert decide_request(row, trigger, actor="anna", reason="r", now=NOW) is None
+        assert decide_request(row, trigger, wish=None, actor="anna", reason="r", now=NOW) is None
         return
     if trigger not in TRANSITIONS[state]:
         with pytest.raises(IllegalTransition):
-            decide_request(row, trigger, actor="anna", reason="r", now=NOW)
+            decide_request(row, trigger, wish=None, actor="anna", reason="r", now=NOW)
         return
-    decision = decide_request(row, trigger, actor="anna", reason="r", now=NOW)
+    decision = decide_request(row, trigger, wish=None, actor="anna", reason="r", now=NOW)
     assert decision is not None
     target = TRANSITIONS[state][trigger]
     assert decision.triggers == [(trigger, NOW)]
@@ -299,17 +299,24 @@ def test_a_request_moves_as_the_table_says_or_changes_nothing_or_is_refused(stat
 
 
 def test_a_cancel_upgrades_a_stop() -> None:
-    decision = decide_request(leased(State.STOPPING), Trigger.USER_CANCEL, actor="anna", reason=None, now=NOW)
+    decision = decide_request(
+        leased(State.STOPPING), Trigger.USER_CANCEL, wish=Wish(kind=WishKind.STOP), actor="anna", reason=None, now=NOW
+    )
     assert decision is not None
     assert decision.wish == Wish(kind=WishKind.CANCEL, actor="anna", reason=None)
-    stop = decide_request(leased(), Trigger.USER_STOP, actor="bob", reason="r", now=NOW)
+    stop = decide_request(leased(), Trigger.USER_STOP, wish=None, actor="bob", reason="r", now=NOW)
     assert stop is not None
     assert stop.wish == Wish(kind=WishKind.STOP, actor="bob", reason="r")
 
 
+def test_a_second_cancel_changes_nothing() -> None:
+    row, wish = leased(State.STOPPING), Wish(kind=WishKind.CANCEL)
+    assert decide_request(row, Trigger.USER_CANCEL, wish=wish, actor="anna", reason=None, now=NOW) is None
+
+
 def test_a_pipeline_s_fail_fast_does_not_touch_what_is_ending() -> None:
     row = leased(State.STOPPING)
-    assert decide_request(row, Trigger.PIPELINE_FAIL_FAST, actor=ENGINE, reason=None, now=NOW) is None
+    assert decide_request(row, Trigger.PIPELINE_FAIL_FAST, wish=None, actor=ENGINE, reason=None, now=NOW) is None
 
 
 # --- the prefetch ---

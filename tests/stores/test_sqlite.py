@@ -24,7 +24,7 @@ from taskengine.core.errors import (
 )
 from taskengine.core.model import TaskFilter
 from taskengine.stores.sqlite import store as store_module
-from taskengine.stores.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
+from taskengine.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from taskengine.testing.contract_tools import make_row, submit
 from taskengine.testing.invariants import check_invariants
 
@@ -145,6 +145,31 @@ def test_a_newer_schema_is_refused_with_both_versions(path: Path) -> None:
         other.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     with pytest.raises(StoreIncompatible, match=rf"version {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}; upgrade"):
         SqliteStore(path).open()
+
+
+def test_an_older_schema_is_brought_up_to_date_and_keeps_its_tasks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as store:
+        add(store, "a")
+    next_version = ("CREATE TABLE addition (x TEXT) STRICT",)
+    monkeypatch.setattr(store_module, "MIGRATIONS", MIGRATIONS + next_version)
+    monkeypatch.setattr(store_module, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    for _ in range(2):
+        with opened(path) as store:
+            assert stored(store) == ["a"]
+            assert writer(store).execute("SELECT count(*) FROM addition").fetchall() == [(0,)]
+
+
+def test_a_migration_that_fails_half_way_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as store:
+        add(store, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE half (x); NO SQL"))
+        patched.setattr(store_module, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+        with pytest.raises(StoreError, match="syntax error"):
+            SqliteStore(path).open()
+    with opened(path) as store:
+        assert stored(store) == ["a"]
+        assert writer(store).execute("SELECT * FROM sqlite_schema WHERE name = 'half'").fetchall() == []
 
 
 def test_a_folder_and_a_missing_folder_are_told_apart(tmp_path: Path) -> None:
