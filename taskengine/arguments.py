@@ -61,7 +61,7 @@ class Slot:
         decoder = codec.decoder_for(annotation) if usable else None
         return cls(what, annotation, _plain_types(annotation) if decoder is not None else frozenset(), decoder)
 
-    def encode(self, value: Any) -> str:
+    def encode(self, value: Any, limit: int) -> str:
         """Encode a value after trying that it comes back equal.
 
         Raises:
@@ -69,14 +69,13 @@ class Slot:
         """
         if self.decoder is None:
             try:
-                return codec.dump_plain(value)
+                return codec.dump_plain(value, limit=limit)
             except codec.NotJson as exc:
                 raise codec.NotJson(f"{self.what}: {exc.problem}{self._advice()}") from exc
         try:
-            text = codec.dump(value)
             if type(value) in self.plain:
-                codec.dump_plain(value)
-                return text
+                return codec.dump_plain(value, limit=limit)
+            text = codec.dump(value, limit=limit)
             back = codec.decode_as(text, self.decoder)
         except codec.NotJson as exc:
             raise codec.NotJson(f"{self.what}: {exc.problem}") from exc
@@ -197,7 +196,7 @@ class CallShape:
         ):
             raise self._misfit(args, kwargs)
 
-    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
         """Encode arguments that fit as `[args, kwargs]`, as given: defaults are left to whoever runs the body.
 
         Raises:
@@ -205,13 +204,13 @@ class CallShape:
         """
         try:
             if not self.is_typed or self._are_plain(args, kwargs):
-                return codec.dump_plain([args, kwargs])
+                return codec.dump_plain([args, kwargs], limit=limit)
         except codec.NotJson:
             pass
         try:
             for slot, value in self._pairs(args, kwargs):
-                slot.encode(value)
-            return codec.dump([args, kwargs])
+                slot.encode(value, limit)
+            return codec.dump([args, kwargs], limit=limit)
         except codec.NotJson as exc:
             raise InvalidArguments(self.name, exc.problem) from exc
 
@@ -235,7 +234,7 @@ class CallShape:
         except codec.NotJson as exc:
             raise InvalidArguments(self.name, exc.problem) from exc
 
-    def encode_result(self, value: Any) -> str:
+    def encode_result(self, value: Any, limit: int) -> str:
         """Encode what the function returned.
 
         Raises:
@@ -243,11 +242,11 @@ class CallShape:
         """
         try:
             if self.result.decoder is None or type(value) in self.result.plain:
-                return codec.dump_plain(value)
+                return codec.dump_plain(value, limit=limit)
         except codec.NotJson:
             pass
         try:
-            return self.result.encode(value)
+            return self.result.encode(value, limit)
         except codec.NotJson as exc:
             raise InvalidResult(self.name, exc.problem) from exc
 

@@ -1,8 +1,11 @@
-"""The one thing that threads need of a running event loop and that differs between the backends."""
+"""The two things that the backends do differently and anyio does not hide: a call from a thread, and Ctrl-C."""
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from anyio.abc import TaskGroup
 
 Soon = Callable[[Callable[[], None]], None]
 """Has a callback run in the loop's thread, soon; callable from any thread.
@@ -28,3 +31,20 @@ def run_soon() -> Soon:
         loop.call_soon_threadsafe(callback)
 
     return soon
+
+
+def spawn(tg: TaskGroup, run: Callable[..., Awaitable[Any]], *args: object, name: str) -> None:
+    """Start an anyio task in which trio raises no KeyboardInterrupt.
+
+    A Ctrl-C belongs to the host. trio raises it in whichever unprotected task happens to run, which may be a body,
+    where it would pass for the body's own failure. On asyncio the loop's runner cancels the host's task instead.
+    """
+    if "trio" in sys.modules:
+        import trio
+
+        trio.lowlevel.enable_ki_protection(_protected)
+    tg.start_soon(_protected, run, args, name=name)
+
+
+async def _protected(run: Callable[..., Awaitable[Any]], args: tuple[object, ...]) -> None:
+    await run(*args)

@@ -5,7 +5,6 @@ with `bind` and `definition` beside it. A `Registry` belongs to one engine. What
 which function that means is decided here and nowhere else.
 """
 
-import difflib
 import functools
 import inspect
 import re
@@ -112,8 +111,13 @@ class TaskDefinition:
             shape=shape,
         )
 
-    def encode_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def encode_arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int = defaults.MAX_VALUE_BYTES
+    ) -> str:
         """Check arguments and encode them as the JSON text `[args, kwargs]`; defaults are not filled in.
+
+        Args:
+            limit: largest size of the text, in bytes of UTF-8.
 
         Raises:
             InvalidArguments: they do not fit the signature or the annotations, or cannot be kept as JSON.
@@ -123,7 +127,7 @@ class TaskDefinition:
         self.shape.fit(args, named)
         if self.check is not None:
             self.check(*args, **named)
-        return self.shape.encode(args, named)
+        return self.shape.encode(args, named, limit)
 
     def decode_arguments(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Decode stored arguments by the annotations.
@@ -134,13 +138,16 @@ class TaskDefinition:
         """
         return self.shape.decode(text)
 
-    def encode_result(self, value: Any) -> str:
+    def encode_result(self, value: Any, *, limit: int = defaults.MAX_VALUE_BYTES) -> str:
         """Encode what the body returned, by the return annotation if there is one.
+
+        Args:
+            limit: largest size of the text, in bytes of UTF-8.
 
         Raises:
             InvalidResult: it cannot be kept as JSON, or is not what the annotation says.
         """
-        return self.shape.encode_result(value)
+        return self.shape.encode_result(value, limit)
 
     def decode_result(self, text: str) -> Any:
         """Decode a stored result by the return annotation.
@@ -351,16 +358,12 @@ class Registry:
         """Look up a name.
 
         Raises:
-            UnknownTask: it is not registered here; a note names the nearest one.
+            UnknownTask: it is not registered here; the message names the nearest one.
         """
         try:
             return self._definitions[name]
         except (KeyError, TypeError):
-            error = UnknownTask(name, self._names)
-            close = difflib.get_close_matches(str(name), self._names, n=1)
-            if close:
-                error.add_note(f"did you mean {close[0]!r}?")
-            raise error from None
+            raise UnknownTask(name, self._names) from None
 
     def _put(self, definition: TaskDefinition) -> TaskDefinition:
         known = self._definitions.get(definition.name)

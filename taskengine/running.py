@@ -15,6 +15,7 @@ from taskengine.actors.supervisor import Identification
 from taskengine.actors.wiring import Actors, Parts
 from taskengine.core.errors import EngineNotRunning, InvalidOption, QueueFull
 from taskengine.core.model import TaskRow
+from taskengine.eventloop import spawn
 from taskengine.executors.event_loop import LoopExecutor
 from taskengine.executors.inline import InlineExecutor
 from taskengine.executors.thread import ThreadExecutor
@@ -118,9 +119,9 @@ class Running:
         await self._tg.__aenter__()
         try:
             await self.actors.start(self._tg)
-            self._tg.start_soon(self._notice_others, name="taskengine notices")
+            spawn(self._tg, self._notice_others, name="taskengine notices")
             if isinstance(self._host, InlineHost) and not self._plan.is_client:
-                self._tg.start_soon(self._host.keep_lease, name="taskengine lease")
+                spawn(self._tg, self._host.keep_lease, name="taskengine lease")
         except BaseException as error:
             if not await self.stop(type(error), error, error.__traceback__):
                 raise

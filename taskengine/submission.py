@@ -75,7 +75,7 @@ class Submissions:
     def _encode(self, call: TaskCall[object], definition: TaskDefinition | None) -> str:
         try:
             if definition is not None:
-                return definition.encode_arguments(call.args, call.kwargs)
+                return definition.encode_arguments(call.args, call.kwargs, limit=self._max_value_bytes)
             codec.check_text("name", call.name, limit=200)
             return codec.dump_plain([list(call.args), dict(call.kwargs)], limit=self._max_value_bytes)
         except codec.NotJson as error:

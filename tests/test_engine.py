@@ -494,6 +494,20 @@ async def test_unencodable_results_fail_and_are_not_retried(store: Store) -> Non
     assert (outcome.failure.kind, len(runs)) == (FailureKind.RESULT_INVALID, 1)
 
 
+async def test_the_limit_on_values_is_a_setting(store: Store) -> None:
+    async def grow() -> str:
+        return "x" * 500
+
+    async with Engine(store, tasks=[grow, echo], max_value_bytes=400) as engine:
+        with pytest.raises(InvalidArguments, match="limit is 400"):
+            await engine.submit(echo.bind("x" * 500))
+        outcome = await (await engine.submit(TaskCall.of("grow"))).wait()
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.RESULT_INVALID
+    async with Engine(same_store(store), tasks=[echo], max_value_bytes=3_000_000) as engine:
+        assert (await (await engine.submit(echo.bind("x" * 2_000_000))).wait()).ok
+
+
 async def test_modules_register_their_tasks_and_their_hook(store: Store) -> None:
     module = ModuleType("made")
     module.__dict__.update(add=add, register=lambda engine: engine.register("extra", double))

@@ -145,6 +145,26 @@ async def test_a_crashed_actor_ends_the_engine_loudly_and_its_work_is_given_back
         assert (await client.get(handle.id)).state is State.QUEUED
 
 
+async def test_a_caller_in_another_task_is_answered_when_the_engine_crashes() -> None:
+    store = FaultyStore(MemoryStore())
+    answers: list[BaseException] = []
+
+    async def call_from_elsewhere(engine: Engine) -> None:
+        with anyio.fail_after(20):
+            try:
+                await engine.submit(add.bind(1))
+            except EngineNotRunning as error:
+                answers.append(error)
+
+    async with anyio.create_task_group() as tg:
+        with pytest.raises(ExceptionGroup):
+            async with Engine(store, tasks=TASKS) as engine:
+                store.fail(RuntimeError("bug in the store"))
+                tg.start_soon(call_from_elsewhere, engine)
+                await anyio.sleep_forever()
+    assert len(answers) == 1
+
+
 async def test_using_an_engine_outside_its_block_is_refused() -> None:
     engine = Engine(MemoryStore(), tasks=TASKS)
     with pytest.raises(EngineNotRunning, match="async with"):

@@ -773,7 +773,7 @@ def test_an_unknown_name_lists_what_is_known(name: str) -> None:
         Registry([resize]).get(name)
     assert refusal.value.known == ("resize",)
     notes = getattr(refusal.value, "__notes__", [])
-    assert notes == (["did you mean 'resize'?"] if name == "resise" else [])
+    assert ("did you mean 'resize'?" in str(refusal.value)) == (name == "resise")
 
 
 def test_a_name_that_is_no_name_is_unknown() -> None:

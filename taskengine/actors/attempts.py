@@ -53,7 +53,7 @@ def describe_end(
     number = attempt.row.attempt
     if end.error is None:
         try:
-            text = definition.encode_result(end.value)
+            text = definition.encode_result(end.value, limit=settings.max_value_bytes)
         except InvalidResult as invalid:
             failure = Failure(
                 kind=FailureKind.RESULT_INVALID, type="InvalidResult", message=str(invalid), attempt=number

@@ -47,7 +47,7 @@ from taskengine.actors.settings import Settings
 from taskengine.actors.telling import facts_of_move, facts_of_settlement
 from taskengine.actors.tick import apply_write, run_tick
 from taskengine.core.decide import Decision, Limits, decide_outcome, enact
-from taskengine.core.errors import StoreError, StoreFull, StoreUnavailable
+from taskengine.core.errors import EngineNotRunning, StoreError, StoreFull, StoreUnavailable
 from taskengine.core.lifecycle import FINAL, State, Trigger
 from taskengine.core.retry import RetryPolicy
 from taskengine.ports import Clock, Store, StoreHost, Teller
@@ -101,6 +101,8 @@ class Persister:
         self._credit = Credit(0, 0)
         self._live: dict[int, Attempt] = {}
         self._by_id: dict[str, Attempt] = {}
+        self._taken: list[Any] = []
+        """Messages of the tick under way, so that their senders are not left waiting if it never ends."""
         self._barriers: list[Barrier] = []
         self._quiesce: list[Quiesce] = []
         self.outages = 0
@@ -117,13 +119,23 @@ class Persister:
         Cancellation: between ticks; a tick under way is finished, but what came of it is not told.
         """
         async for first in self._inbox:
+            self._taken.clear()
             batch = Batch(now=self._clock.now(), owner=self._owner, max_pending=self._settings.max_pending)
             self._add(batch, first)
             self._drain_into(batch)
             await self._tick(batch)
+        self._taken.clear()
 
     def close(self) -> None:
-        """Close the stream ends that belong to this actor."""
+        """Close the stream ends that belong to this actor, and answer those whom it owes an answer."""
+        with suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
+            while True:
+                self._taken.append(self._inbox.receive_nowait())
+        for message in self._taken:
+            reply = getattr(message, "reply", None)
+            if reply is not None and not reply.is_set:
+                reply.fail(EngineNotRunning("it ended before this was stored"))
+        self._taken.clear()
         for stream in (self._inbox, self._claims, self._control, self._reports, self._alarms):
             stream.close()
 
@@ -137,6 +149,7 @@ class Persister:
             pass
 
     def _add(self, batch: Batch, message: Any) -> None:
+        self._taken.append(message)
         if isinstance(message, Finished):
             self._add_outcome(batch, message)
         elif isinstance(message, Submit):

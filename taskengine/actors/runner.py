@@ -23,6 +23,7 @@ from taskengine.actors.messages import Attempt, Began, Finished, Interrupt, Inte
 from taskengine.actors.settings import Settings
 from taskengine.context import StopFlag, TaskContext
 from taskengine.core.decide import AttemptOutcome, OutcomeKind
+from taskengine.eventloop import spawn
 from taskengine.ports import Body, Call, Clock, Downstream, Executor
 from taskengine.registry import Registry, TaskDefinition
 
@@ -100,10 +101,10 @@ class Runner:
             async with anyio.create_task_group() as slots:
                 self._slots = slots
                 for number in range(self._settings.concurrency):
-                    slots.start_soon(self._keep_slot, _Slot(number), name=f"taskengine slot {number}")
-                tg.start_soon(self._obey, name="taskengine runner control")
-                tg.start_soon(self._announce, name="taskengine announcer")
-                tg.start_soon(self._reap, name="taskengine reaper")
+                    spawn(slots, self._keep_slot, _Slot(number), name=f"taskengine slot {number}")
+                spawn(tg, self._obey, name="taskengine runner control")
+                spawn(tg, self._announce, name="taskengine announcer")
+                spawn(tg, self._reap, name="taskengine reaper")
             tg.cancel_scope.cancel()
 
     def close(self) -> None:
@@ -124,7 +125,7 @@ class Runner:
         while not is_done:
             try:
                 async with anyio.create_task_group() as tg:
-                    tg.start_soon(serve, name=f"taskengine slot {slot.number}")
+                    spawn(tg, serve, name=f"taskengine slot {slot.number}")
             except Exception as error:
                 # On trio a task group that a body left open comes to light when its task ends.
                 logger.warning("a body left scopes or task groups open; its slot was replaced")
@@ -213,7 +214,7 @@ class Runner:
                 await self._end(message.attempt, message.wish.reason)
             elif isinstance(message, StopTaking):
                 self._is_taking = False
-                self._tasks.start_soon(self._give_back, name="taskengine give back")
+                spawn(self._tasks, self._give_back, name="taskengine give back")
             else:
                 await self._end_all(message.cause)
 
@@ -280,7 +281,7 @@ class Runner:
             self._lost_slots,
         )
         if self._lost_slots <= self._settings.max_spare_slots and self._is_taking:
-            self._slots.start_soon(self._keep_slot, _Slot(live.slot.number), name=f"taskengine slot {live.slot.number}")
+            spawn(self._slots, self._keep_slot, _Slot(live.slot.number), name=f"taskengine slot {live.slot.number}")
 
     # --- telling of bodies that last ---
 

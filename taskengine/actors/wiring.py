@@ -16,8 +16,7 @@
 
 import contextvars
 import logging
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Any, Protocol
@@ -36,6 +35,7 @@ from taskengine.actors.runner import Runner
 from taskengine.actors.settings import Settings
 from taskengine.actors.supervisor import Identification, Supervisor
 from taskengine.actors.tick import run_tick
+from taskengine.eventloop import spawn
 from taskengine.ports import Clock, Downstream, Executor, Store, StoreHost, Teller
 from taskengine.registry import Registry, TaskDefinition
 
@@ -149,12 +149,12 @@ class Actors:
         async def live() -> None:
             try:
                 with scope:
-                    await with_ki_protection(actor.run)()
+                    await actor.run()
             finally:
                 actor.close()
                 self._ended[name].set()
 
-        tg.start_soon(live, name=f"taskengine {name}")
+        spawn(tg, live, name=f"taskengine {name}")
 
     def look_again(self) -> None:
         """Hear from the host that another process has committed; on the event loop, must not raise."""
@@ -218,15 +218,3 @@ class Actors:
 def _send_or_drop(stream: MemoryObjectSendStream[Any], message: Any) -> None:
     with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
         stream.send_nowait(message)
-
-
-def with_ki_protection(run: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """Keep trio from raising a Ctrl-C inside an actor, and so inside a body: it belongs to the host."""
-    if "trio" not in sys.modules:
-        return run
-    import trio
-
-    async def protected() -> None:
-        await run()
-
-    return trio.lowlevel.enable_ki_protection(protected)
