@@ -772,7 +772,6 @@ def test_an_unknown_name_lists_what_is_known(name: str) -> None:
     with pytest.raises(UnknownTask) as refusal:
         Registry([resize]).get(name)
     assert refusal.value.known == ("resize",)
-    notes = getattr(refusal.value, "__notes__", [])
     assert ("did you mean 'resize'?" in str(refusal.value)) == (name == "resise")
 
 

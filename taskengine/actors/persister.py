@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from taskengine import codec
@@ -57,6 +58,8 @@ logger = logging.getLogger("taskengine")
 
 MAX_BATCH = 2_000
 """Messages in one tick; a bound on how long it holds the write lock."""
+
+GATHERING_PASSES = 6
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between tries while the store cannot be used."""
@@ -122,7 +125,7 @@ class Persister:
             self._taken.clear()
             batch = Batch(now=self._clock.now(), owner=self._owner, max_pending=self._settings.max_pending)
             self._add(batch, first)
-            self._drain_into(batch)
+            await self._gather(batch)
             await self._tick(batch)
         self._taken.clear()
 
@@ -140,6 +143,20 @@ class Persister:
             stream.close()
 
     # --- collecting ---
+
+    async def _gather(self, batch: Batch) -> None:
+        """Take what is there, and what the next few passes of the loop bring, as long as each brings something.
+
+        When the loop is busy, whoever was answered by the last tick is about to send again; a tick that sets off with
+        the first of them costs as much as one that carries them all. When it is idle, this costs one pass.
+        """
+        self._drain_into(batch)
+        for _ in range(GATHERING_PASSES):
+            seen = len(self._taken)
+            await anyio.lowlevel.checkpoint()
+            self._drain_into(batch)
+            if len(self._taken) == seen:
+                break
 
     def _drain_into(self, batch: Batch) -> None:
         try:
