@@ -1,5 +1,6 @@
 """A durable task engine that lives inside an asyncio or trio program: no broker, no daemon."""
 
+import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
 from taskengine.context import TaskContext as TaskContext
@@ -45,20 +46,22 @@ from taskengine.engine import run_task as run_task
 from taskengine.observe.logs import JsonFormatter as JsonFormatter
 from taskengine.registry import TaskCall as TaskCall
 from taskengine.registry import task as task
-from taskengine.stores.memory import MemoryStore as MemoryStore
 
 if TYPE_CHECKING:
+    from taskengine.stores.memory import MemoryStore as MemoryStore
     from taskengine.stores.sqlite import SqliteStore as SqliteStore
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    if name == "SqliteStore":  # Late: it loads apsw.
-        from taskengine.stores.sqlite import SqliteStore
+_LATE = {"MemoryStore": "taskengine.stores.memory", "SqliteStore": "taskengine.stores.sqlite"}
+"""Loaded when asked for: most programs use one of them, and SQLite's brings a library along."""
 
-        return SqliteStore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_importlib.import_module(_LATE[name]), name)
 
 
 __all__ = [

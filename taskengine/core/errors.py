@@ -4,7 +4,6 @@ One base, and below it whose fault it is: `UsageError` (the caller's), `StoreErr
 outside's), `GoneError` (what was asked for is not there). Fields first; the message is made of them and names the fix.
 """
 
-import difflib
 from typing import Any
 
 
@@ -61,6 +60,8 @@ class UnknownTask(UsageError, LookupError):
     def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
         self.name = name
         self.known = known
+        import difflib  # Late: rarely needed, and it takes its time.
+
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         names = ", ".join(sorted(known)) or "none"

@@ -7,7 +7,6 @@ clock; the random draw in [0, 1) is an argument.
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from attrs import field, frozen
 
@@ -134,6 +133,8 @@ def parse_retry_after(value: str | None, now: datetime) -> float | None:
         return seconds
     if not text[0].isalpha():
         return None
+    from email.utils import parsedate_to_datetime  # Late: it loads a good part of `email`.
+
     try:
         date = parsedate_to_datetime(text)
         aware = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
