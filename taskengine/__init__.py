@@ -40,10 +40,10 @@ from taskengine.core.model import TaskPage as TaskPage
 from taskengine.core.model import Transition as Transition
 from taskengine.core.retry import RetryPolicy as RetryPolicy
 from taskengine.engine import Engine as Engine
-from taskengine.engine import Submission as Submission
-from taskengine.engine import TaskHandle as TaskHandle
-from taskengine.engine import run_task as run_task
+from taskengine.handles import Submission as Submission
+from taskengine.handles import TaskHandle as TaskHandle
 from taskengine.observe.logs import JsonFormatter as JsonFormatter
+from taskengine.oneoff import run_task as run_task
 from taskengine.registry import TaskCall as TaskCall
 from taskengine.registry import task as task
 

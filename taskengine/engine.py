@@ -445,34 +445,3 @@ class Engine:
 
 def _as_submission(item: "TaskCall[T] | Submission[T]") -> "Submission[T]":
     return item if isinstance(item, Submission) else Submission(item, DEFAULT_OPTIONS)
-
-
-async def run_task(call: TaskCall[T], **options: Any) -> Outcome[T]:
-    """Run one call to its end without a file, retries included.
-
-    Args:
-        call: made with `my_task.bind(...)`.
-        options: those of `Engine.submit`, and `downstream`.
-
-    Raises:
-        UsageError: the call was not made with `bind`.
-
-    Cancellation: cancels the body.
-    """
-    from taskengine.stores.memory import MemoryStore
-
-    if call.definition is None:
-        raise InvalidOption("call", "run_task needs the function: make the call with my_task.bind(...)")
-    engine = Engine(
-        MemoryStore(),
-        tasks=[call.definition],
-        concurrency=1,
-        downstream=options.pop("downstream", None),
-        shutdown_grace=0.0,
-    )
-    async with engine:
-        handle = await engine.submit(call, **options)
-        return await handle.wait()
-
-
-__all__ = ["Engine", "Submission", "TaskHandle", "run_task"]

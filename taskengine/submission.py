@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import msgspec
 
-from taskengine import codec
+from taskengine import codec, records
 from taskengine.core.errors import InvalidArguments, InvalidOption, UnknownTask
 from taskengine.core.lifecycle import State
 from taskengine.core.model import SubmitOptions, TaskRow, to_micros
@@ -95,7 +95,7 @@ class Submissions:
         if options.metadata is not None:
             row.metadata = self._metadata(options)
         if options.retry is not None:
-            row.retry = codec.dump_policy(options.retry)
+            row.retry = records.dump_policy(options.retry)
             row.max_attempts = options.retry.max_attempts or row.max_attempts
         if options.max_attempts is not None:
             row.max_attempts = _whole("max_attempts", options.max_attempts, 1, 1_000_000)

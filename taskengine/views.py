@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from taskengine import codec
+from taskengine import codec, records
 from taskengine.actors.bulletin import Bulletin
 from taskengine.core.errors import EngineNotRunning, InvalidOption, TaskExpired, TaskNotFound
 from taskengine.core.lifecycle import FINAL, UNFINISHED, State, Trigger
@@ -51,7 +51,7 @@ class EventStream:
             # Before looking, so that a commit that comes while we look is not missed.
             commit = self._bulletin.next_commit()
             rows = await self._host.read(partial(_events_behind, self._position))
-            self._page.extend(codec.transition_from_row(*row) for row in rows)
+            self._page.extend(records.transition_from_row(*row) for row in rows)
             if not rows:
                 await commit.wait()
         event = self._page.popleft()
@@ -86,13 +86,13 @@ class Views:
 
     async def get(self, task_id: str) -> Task:
         """Read one task."""
-        return codec.task_from_row(await self.row(task_id))
+        return records.task_from_row(await self.row(task_id))
 
     async def history(self, task_id: str) -> list[Transition]:
         """Read one task's moves, oldest first."""
         row = await self.row(task_id)
         moves = await self._host.read(lambda reader: reader.history(task_id))
-        return [codec.transition_from_row(position, row.id, row.name, move) for position, move in moves]
+        return [records.transition_from_row(position, row.id, row.name, move) for position, move in moves]
 
     async def outcome(self, task_id: str, definition: TaskDefinition | None) -> Outcome[Any]:
         """Wait for a task's end.
@@ -136,7 +136,7 @@ class Views:
             id=task_id,
             state=state,
             value=value,
-            failure=codec.load_failure(failure) if failure is not None else None,
+            failure=records.load_failure(failure) if failure is not None else None,
             attempt=attempt,
         )
 
@@ -160,7 +160,7 @@ class Views:
         )
         more = len(rows) > limit and order == "newest"
         rows = rows[:limit]
-        return TaskPage(tuple(codec.task_from_row(row) for row in rows), f"{rows[-1].key}" if more and rows else None)
+        return TaskPage(tuple(records.task_from_row(row) for row in rows), f"{rows[-1].key}" if more and rows else None)
 
     def events(self, after: int | None) -> "EventStream":
         """Return the committed moves behind the cursor `after`, for ever."""

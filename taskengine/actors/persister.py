@@ -22,7 +22,7 @@ import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from taskengine import codec
+from taskengine import codec, records
 from taskengine.actors.batch import Batch, ClaimOrder, Move, Settlement, TickResult
 from taskengine.actors.bulletin import Bulletin
 from taskengine.actors.messages import (
@@ -232,15 +232,15 @@ class Persister:
         write, history = enact(
             attempt.row,
             decision,
-            failure=codec.dump_failure(decision.failure) if decision.failure is not None else None,
-            hold=codec.dump_hold(decision.hold) if decision.hold is not None else None,
+            failure=records.dump_failure(decision.failure) if decision.failure is not None else None,
+            hold=records.dump_hold(decision.hold) if decision.hold is not None else None,
         )
         return Settlement(attempt, write, history, decision, ends_attempt)
 
     def _policy_of(self, attempt: Attempt) -> RetryPolicy:
         if attempt.row.retry is not None:
             try:
-                return codec.load_policy(attempt.row.retry)
+                return records.load_policy(attempt.row.retry)
             except codec.NotJson:
                 logger.warning(
                     "the stored retry policy of task %s cannot be read; the task's own is used", attempt.row.id

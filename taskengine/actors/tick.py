@@ -12,7 +12,6 @@ from taskengine.actors.batch import Batch, ClaimOrder, Move, TickResult
 from taskengine.actors.intake import Intake
 from taskengine.actors.ledger import Ledger
 from taskengine.actors.messages import Delete, Recover, Request, RequestAnswer
-from taskengine.codec import dump_failure, dump_hold, dump_wish, load_wish
 from taskengine.core.decide import ENGINE, Decision, decide_crash, decide_request, enact, may_prefetch
 from taskengine.core.errors import (
     NotFinished,
@@ -23,6 +22,7 @@ from taskengine.core.errors import (
 from taskengine.core.lifecycle import FINAL, LEASED, State, Trigger, step
 from taskengine.core.model import CommandRow, HistoryRow, TaskRow, TaskWrite, WishKind
 from taskengine.ports import Store, Transaction
+from taskengine.records import dump_failure, dump_hold, dump_wish, load_wish
 
 PROMOTE_LIMIT = 500
 """Due tasks promoted in one tick; a bound on how long it holds the write lock."""

@@ -13,7 +13,8 @@ from attrs import define, field, frozen
 from taskengine.cli.local_downstream import Answer, Hold, LocalDownstream
 from taskengine.core.lifecycle import LEASED, State, Trigger
 from taskengine.core.model import Task
-from taskengine.engine import Engine, TaskHandle
+from taskengine.engine import Engine
+from taskengine.handles import TaskHandle
 from taskengine.tasks.http import http_post
 
 HELD_SECONDS = 30.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from taskengine import codec
+from taskengine import records
 from taskengine.actors.batch import Batch, ClaimOrder, Settlement, TickResult
 from taskengine.actors.messages import (
     Attempt,
@@ -134,8 +134,8 @@ class Engine:
         write, history = enact(
             attempt.row,
             decision,
-            failure=codec.dump_failure(decision.failure) if decision.failure is not None else None,
-            hold=codec.dump_hold(decision.hold) if decision.hold is not None else None,
+            failure=records.dump_failure(decision.failure) if decision.failure is not None else None,
+            hold=records.dump_hold(decision.hold) if decision.hold is not None else None,
         )
         return Settlement(attempt, write, history, decision, True)
 

@@ -1,0 +1,240 @@
+"""The engine's own values as the text that stores keep, and rows as what users hold.
+
+Loaders raise `NotJson` for text that is not what its dumper wrote; `task_from_row` and `transition_from_row` never
+fail because of one broken column, so that whatever a row contains can still be listed.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from taskengine import defaults
+from taskengine.codec import NotJson, dump, load, say_briefly
+from taskengine.core.errortext import storable
+from taskengine.core.model import (
+    Failure,
+    FailureKind,
+    HistoryRow,
+    Hold,
+    Task,
+    TaskRow,
+    Transition,
+    Wish,
+    WishKind,
+    from_micros,
+    to_micros,
+)
+from taskengine.core.retry import RetryPolicy
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+# --- parts of a row ---------------------------------------------------------------------------------------------
+
+
+def dump_failure(failure: Failure) -> str:
+    """Encode a failure; never refuses: what cannot be stored of it is replaced by words that say so."""
+    detail = failure.detail
+    if detail is not None:
+        try:
+            detail = load(dump(dict(detail), limit=defaults.MAX_ERROR_BYTES))
+        except Exception as exc:
+            detail = {"unstorable": storable(say_briefly(exc), limit=1000)}
+    record = {
+        "kind": failure.kind,
+        "type": storable(failure.type, limit=defaults.MAX_ERROR_BYTES),
+        "message": storable(failure.message, limit=defaults.MAX_ERROR_BYTES),
+        "traceback": storable(failure.traceback, limit=defaults.MAX_ERROR_BYTES),
+        "retryable": failure.retryable,
+        "attempt": failure.attempt,
+        "detail": detail,
+    }
+    return _encode(record).decode()
+
+
+def load_failure(text: str) -> Failure:
+    """Decode a failure.
+
+    Raises:
+        NotJson: the text is none.
+    """
+    record = _load_record(text)
+    return _build(
+        lambda: Failure(
+            kind=FailureKind(record["kind"]),
+            type=_typed(record["type"], str),
+            message=_typed(record["message"], str),
+            traceback=_typed(record["traceback"], str),
+            retryable=_typed(record["retryable"], bool),
+            attempt=_typed(record["attempt"], int),
+            detail=_typed(record["detail"], dict) if record["detail"] is not None else None,
+        )
+    )
+
+
+def dump_wish(wish: Wish) -> str:
+    """Encode a wish whose texts passed `check_text`."""
+    return _encode({"kind": wish.kind, "actor": wish.actor, "reason": wish.reason}).decode()
+
+
+def load_wish(text: str) -> Wish:
+    """Decode a wish.
+
+    Raises:
+        NotJson: the text is none.
+    """
+    record = _load_record(text)
+    return _build(
+        lambda: Wish(kind=WishKind(record["kind"]), actor=_typed(record["actor"], str), reason=_reason_of(record))
+    )
+
+
+def dump_hold(hold: Hold) -> str:
+    """Encode a hold whose texts passed `check_text`; `until` is kept in microseconds since the Unix epoch."""
+    until = None if hold.until is None else to_micros(hold.until)
+    return _encode({"actor": hold.actor, "reason": hold.reason, "until": until}).decode()
+
+
+def load_hold(text: str) -> Hold:
+    """Decode a hold.
+
+    Raises:
+        NotJson: the text is none.
+    """
+    record = _load_record(text)
+    return _build(
+        lambda: Hold(
+            actor=_typed(record["actor"], str),
+            reason=_reason_of(record),
+            until=None if record["until"] is None else from_micros(_typed(record["until"], int)),
+        )
+    )
+
+
+def dump_policy(policy: RetryPolicy) -> str:
+    """Encode a retry policy."""
+    record = {name: getattr(policy, name) for name in _POLICY_FIELDS}
+    return _encode(record).decode()
+
+
+def load_policy(text: str) -> RetryPolicy:
+    """Decode a retry policy; through its constructor, which checks and converts.
+
+    Raises:
+        NotJson: the text is none.
+    """
+    record = _load_record(text)
+    return _build(lambda: RetryPolicy(**record))
+
+
+_POLICY_FIELDS = ("max_attempts", "base", "factor", "cap", "jitter", "retry_on", "give_up_on")
+
+
+def _load_record(text: str) -> dict[str, Any]:
+    record = load(text)
+    if type(record) is not dict:
+        raise NotJson(f"an object was stored here, and this is a {type(record).__name__}")
+    return record
+
+
+def _build(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except KeyError as exc:
+        raise NotJson(f"the field {exc} is missing") from exc
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise NotJson(say_briefly(exc)) from exc
+
+
+def _typed(value: Any, kind: type[T]) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _reason_of(record: dict[str, Any]) -> str | None:
+    return None if record["reason"] is None else _typed(record["reason"], str)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def task_from_row(row: TaskRow) -> Task:
+    """Make a user's Task of a row; total: a column that cannot be read is None, an unreadable failure says so."""
+    tags = _readable(load, row.tags)
+    metadata = _readable(load, row.metadata)
+    return Task(
+        id=row.id,
+        name=row.name,
+        state=row.state,
+        attempt=row.attempt,
+        charged=row.charged,
+        max_attempts=row.max_attempts,
+        recover=row.recover,
+        priority=row.priority,
+        tags=tuple(str(tag) for tag in tags) if type(tags) is list else (),
+        metadata=metadata if type(metadata) is dict else {},
+        label=row.label,
+        idempotency_key=row.idempotency_key,
+        requeued_from=row.requeued_from,
+        arguments=_readable(load, row.args),
+        result=_readable(load, row.result),
+        failure=_readable_failure(row.failure, row.attempt),
+        held=_readable(load_hold, row.held),
+        wish=_readable(load_wish, row.wish),
+        owner=row.owner,
+        crashes=row.crashes,
+        version=row.version,
+        created_at=_instant(row.created_at),
+        due_at=_instant(row.due_at),
+        started_at=None if row.started_at is None else _instant(row.started_at),
+        finished_at=None if row.finished_at is None else _instant(row.finished_at),
+    )
+
+
+def transition_from_row(position: int, task_id: str, name: str, row: HistoryRow) -> Transition:
+    """Make a user's Transition of a history row; total, as `task_from_row` is."""
+    return Transition(
+        position=position,
+        task_id=task_id,
+        name=name,
+        version=row.version,
+        source=row.source,
+        target=row.target,
+        at=_instant(row.at),
+        trigger=row.trigger,
+        actor=row.actor,
+        reason=row.reason,
+        attempt=row.attempt,
+        failure=_readable_failure(row.failure, row.attempt),
+    )
+
+
+def _readable(loader: Callable[[str], T], text: str | None) -> T | None:
+    if text is None:
+        return None
+    try:
+        return loader(text)
+    except NotJson:
+        return None
+
+
+def _readable_failure(text: str | None, attempt: int) -> Failure | None:
+    if text is None:
+        return None
+    try:
+        return load_failure(text)
+    except NotJson as exc:
+        words = f"the stored failure cannot be read: {exc.problem}"
+        return Failure(kind=FailureKind.EXCEPTION, type="Unreadable", message=words, attempt=attempt)
+
+
+def _instant(micros: int) -> datetime:
+    try:
+        return from_micros(micros)
+    except OverflowError:  # nobody computes with the year 292,000, yet the row must be shown
+        return datetime.max.replace(tzinfo=UTC) if micros > 0 else datetime.min.replace(tzinfo=UTC)
