@@ -19,12 +19,14 @@ from taskengine.core.errors import QueueFull as QueueFull
 from taskengine.core.errors import StoreClosed as StoreClosed
 from taskengine.core.errors import StoreError as StoreError
 from taskengine.core.errors import StoreFull as StoreFull
+from taskengine.core.errors import StoreGone as StoreGone
 from taskengine.core.errors import StoreIncompatible as StoreIncompatible
 from taskengine.core.errors import StoreUnavailable as StoreUnavailable
 from taskengine.core.errors import TaskEngineError as TaskEngineError
 from taskengine.core.errors import TaskExpired as TaskExpired
 from taskengine.core.errors import TaskNotFound as TaskNotFound
 from taskengine.core.errors import TaskStopped as TaskStopped
+from taskengine.core.errors import TaskUnsuccessful as TaskUnsuccessful
 from taskengine.core.errors import UnknownTask as UnknownTask
 from taskengine.core.errors import UsageError as UsageError
 from taskengine.core.lifecycle import TRANSITIONS as TRANSITIONS
@@ -91,6 +93,7 @@ __all__ = [
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "StoreGone",
     "StoreIncompatible",
     "StoreUnavailable",
     "Submission",
@@ -104,6 +107,7 @@ __all__ = [
     "TaskNotFound",
     "TaskPage",
     "TaskStopped",
+    "TaskUnsuccessful",
     "Transition",
     "Trigger",
     "UnknownTask",

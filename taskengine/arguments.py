@@ -112,7 +112,7 @@ class Slot:
             return "; annotate it with the type, or pass plain JSON values"
         if isinstance(self.annotation, Unresolved):
             return f"; its annotation {self.annotation.text!r} cannot be evaluated where the function is defined"
-        return f"; JSON cannot be decoded as {_say(self.annotation)}: annotate it otherwise, or pass plain JSON values"
+        return f"; JSON cannot be decoded as {_say(self.annotation)}, so only plain JSON values are taken"
 
 
 @frozen(eq=False)

@@ -19,14 +19,15 @@ import anyio.lowlevel
 from taskengine import defaults
 from taskengine.actors.messages import Delete, Receipt, Reply, Request, RequestAnswer, Requeue
 from taskengine.actors.settings import Settings
+from taskengine.arguments import short_repr
 from taskengine.clock import SystemClock
 from taskengine.codec import check_text
-from taskengine.core.errors import EngineNotRunning, InvalidOption
+from taskengine.core.errors import EngineNotRunning, InvalidOption, UsageError
 from taskengine.core.lifecycle import FINAL, Trigger
 from taskengine.core.model import Outcome, Stats, SubmitOptions, Task, TaskFilter, TaskPage, Transition
 from taskengine.core.retry import RetryPolicy
-from taskengine.filters import FilterStates, make_filter
-from taskengine.handles import Submission, TaskHandle
+from taskengine.filters import FilterStates, check_seconds, make_filter
+from taskengine.handles import Submission, TaskHandle, id_of
 from taskengine.ids import new_id
 from taskengine.ports import Clock, Downstream, Store
 from taskengine.registry import Registry, TaskCall, TaskDefinition
@@ -36,6 +37,9 @@ from taskengine.submission import DEFAULT_OPTIONS
 from taskengine.views import EventStream
 
 T = TypeVar("T")
+
+TaskRef = str | TaskHandle[Any]
+"""A task, by its id or a handle."""
 
 ROWS_IN_A_ROW = 250
 """Rows that `submit_many` makes without letting others run: about 2 ms."""
@@ -81,6 +85,8 @@ class Engine:
         self._registry = Registry()
         self._is_client = tasks is None
         self._running: Running | None = None
+        if tasks is not None and (callable(tasks) or isinstance(tasks, str | TaskDefinition | ModuleType)):
+            raise InvalidOption("tasks", "pass a list of tasks: Engine(..., tasks=[my_task])")
         for item in tasks or ():
             if isinstance(item, ModuleType):
                 self.register_module(item)
@@ -89,6 +95,8 @@ class Engine:
         if default_executor not in ("thread", "inline"):
             raise InvalidOption("default_executor", f"{default_executor!r} is neither 'thread' nor 'inline'")
         self._default_executor = default_executor
+        if downstream is not None and not isinstance(downstream, Downstream):
+            raise InvalidOption("downstream", f"{short_repr(downstream)} has no `send` and `aclose`; see Downstream")
         self._given_downstream = downstream
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random()
@@ -128,7 +136,7 @@ class Engine:
             StoreError: the store cannot be opened; nothing is left behind.
         """
         if self._running is not None:
-            raise EngineNotRunning("it was entered twice; make one Engine for each `async with`")
+            raise UsageError("this engine is running already; make one Engine for each `async with`")
         running = Running(
             Plan(
                 store=self._store,
@@ -230,6 +238,7 @@ class Engine:
         self,
         calls: "Iterable[TaskCall[T] | Submission[T]]",
         *,
+        options: SubmitOptions = DEFAULT_OPTIONS,
         on_full: Literal["raise", "wait"] = "raise",
         full_timeout: float | None = None,
     ) -> list[TaskHandle[T]]:
@@ -237,6 +246,7 @@ class Engine:
 
         Args:
             calls: calls, or Submissions where one has options of its own.
+            options: for the calls that bring none of their own.
 
         Raises:
             As `submit`; the chunk in which it happens is not stored, those before it are.
@@ -245,8 +255,11 @@ class Engine:
         """
         running = self._require()
         handles: list[TaskHandle[T]] = []
+        if isinstance(calls, TaskCall | Submission):
+            raise InvalidOption("calls", "pass a list of calls, or use submit for one")
         stream = iter(calls)
-        while chunk := [_as_submission(item) for item in islice(stream, defaults.SUBMIT_CHUNK)]:
+        while items := list(islice(stream, defaults.SUBMIT_CHUNK)):
+            chunk = [item if isinstance(item, Submission) else Submission(item, options) for item in items]
             rows = []
             for item in chunk:
                 rows.append(running.submissions.row(item.call, item.options))
@@ -260,7 +273,7 @@ class Engine:
             )
         return handles
 
-    async def requeue(self, task_id: str, *, keep_key: bool = False, actor: str = "user") -> TaskHandle[Any]:
+    async def requeue(self, task_id: TaskRef, *, keep_key: bool = False, actor: str = "user") -> TaskHandle[Any]:
         """Run a finished task again as a NEW task.
 
         Args:
@@ -271,14 +284,14 @@ class Engine:
         """
         running = self._require()
         reply: Reply[Receipt] = Reply()
-        await running.send(Requeue(task_id, new_id(), keep_key, check_text("actor", actor, limit=200), reply))
+        await running.send(Requeue(id_of(task_id), new_id(), keep_key, check_text("actor", actor, limit=200), reply))
         receipt = await reply.wait()
         return TaskHandle(self, receipt.id, True, None)
 
     # --- controlling ---
 
     async def cancel(
-        self, task_id: str, *, reason: str | None = None, actor: str = "user", timeout: float | None = None
+        self, task_id: TaskRef, *, reason: str | None = None, actor: str = "user", timeout: float | None = None
     ) -> Task:
         """Cancel a task, and wait until its body has ended.
 
@@ -297,15 +310,15 @@ class Engine:
 
         Cancellation: the request may have been made; the task may end.
         """
-        return await self._ask(task_id, Trigger.USER_CANCEL, reason, actor, timeout)
+        return await self._ask(id_of(task_id), Trigger.USER_CANCEL, reason, actor, check_seconds("timeout", timeout))
 
-    async def run_now(self, task_id: str, *, actor: str = "user") -> Task:
+    async def run_now(self, task_id: TaskRef, *, actor: str = "user") -> Task:
         """Make a task due that waits for its time or for a retry.
 
         Raises:
             TaskNotFound: no such task. IllegalTransition: it does not wait for a time.
         """
-        return await self._ask(task_id, Trigger.USER_RUN_NOW, None, actor, 0.0)
+        return await self._ask(id_of(task_id), Trigger.USER_RUN_NOW, None, actor, 0.0)
 
     async def _ask(self, task_id: str, trigger: Trigger, reason: str | None, actor: str, timeout: float | None) -> Task:
         running = self._require()
@@ -320,7 +333,7 @@ class Engine:
                 await running.views.outcome(task_id, None)
         return await running.views.get(task_id)
 
-    async def delete(self, task_id: str) -> None:
+    async def delete(self, task_id: TaskRef) -> None:
         """Delete a finished task with its history; its id stays known as expired.
 
         Raises:
@@ -328,18 +341,18 @@ class Engine:
         """
         running = self._require()
         reply: Reply[bool] = Reply()
-        await running.send(Delete(task_id, reply))
+        await running.send(Delete(id_of(task_id), reply))
         await reply.wait()
 
     # --- looking ---
 
-    async def get(self, task_id: str) -> Task:
+    async def get(self, task_id: TaskRef) -> Task:
         """Read one task.
 
         Raises:
             TaskNotFound: no task has this id (TaskExpired: any more).
         """
-        return await self._require().views.get(task_id)
+        return await self._require().views.get(id_of(task_id))
 
     async def handle(self, task_id: str) -> TaskHandle[Any]:
         """Return a handle of a task that is known by its id.
@@ -373,13 +386,13 @@ class Engine:
         )
         return await self._require().views.page(where, limit=limit, cursor=cursor, order=order)
 
-    async def history(self, task_id: str) -> "builtins.list[Transition]":
+    async def history(self, task_id: TaskRef) -> "builtins.list[Transition]":
         """Read one task's moves, oldest first.
 
         Raises:
             TaskNotFound: no such task.
         """
-        return await self._require().views.history(task_id)
+        return await self._require().views.history(id_of(task_id))
 
     def events(self, after: int | None = None) -> EventStream:
         """Iterate over committed moves of all tasks, for ever, reading them from the store as fast as you take them.
@@ -389,6 +402,8 @@ class Engine:
 
         Cancellation: ends it; begin again behind the last position seen, and nothing is missed.
         """
+        if after is not None and not (type(after) is int and after >= 0):
+            raise InvalidOption("after", f"{after!r} is not a position; pass 0, or the position of the last event seen")
         return self._require().views.events(after)
 
     async def stats(self) -> Stats:
@@ -424,9 +439,11 @@ class Engine:
             TaskNotFound: one of the ids is of no task.
         """
         views = self._require().views
-        with anyio.move_on_after(timeout) as scope:
+        if isinstance(ids, str | TaskHandle):
+            raise InvalidOption("ids", "pass a list of ids or handles")
+        with anyio.move_on_after(check_seconds("timeout", timeout)) as scope:
             if ids is not None:
-                await views.wait_all_ids([item.id if isinstance(item, TaskHandle) else item for item in ids])
+                await views.wait_all_ids([id_of(item) for item in ids])
             if ids is None or name is not None or tag is not None:
                 await views.wait_all_matching(TaskFilter(name=name, tag=tag))
         return not scope.cancelled_caught
@@ -438,10 +455,6 @@ class Engine:
             True when drained, False when the timeout (seconds) came first.
         """
         views = self._require().views
-        with anyio.move_on_after(timeout) as scope:
+        with anyio.move_on_after(check_seconds("timeout", timeout)) as scope:
             await views.drained(lambda: self._registry.names)
         return not scope.cancelled_caught
-
-
-def _as_submission(item: "TaskCall[T] | Submission[T]") -> "Submission[T]":
-    return item if isinstance(item, Submission) else Submission(item, DEFAULT_OPTIONS)

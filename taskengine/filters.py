@@ -10,6 +10,19 @@ from taskengine.core.model import TaskFilter
 FilterStates = Iterable[State | str] | State | str | None
 
 
+def check_seconds(option: str, seconds: object) -> float | None:
+    """Check a time to wait.
+
+    Raises:
+        InvalidOption: neither None nor a number of seconds that is not negative.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidOption(option, f"{seconds!r} is not a number of seconds, 0 or more")
+    return float(seconds)
+
+
 def make_filter(
     *,
     ids: Sequence[str] | None = None,

@@ -1,10 +1,14 @@
 """What a submitter holds: a call with its options before, and a handle of the task after."""
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import anyio
 from attrs import field, frozen
 
+from taskengine.arguments import short_repr
+from taskengine.core.errors import InvalidOption
 from taskengine.core.model import Outcome, SubmitOptions, Task, Transition
+from taskengine.filters import check_seconds
 from taskengine.registry import TaskCall, TaskDefinition
 
 if TYPE_CHECKING:
@@ -36,15 +40,20 @@ class TaskHandle(Generic[T]):
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r}, created={self.created})"
 
-    async def wait(self) -> Outcome[T]:
+    async def wait(self, *, timeout: float | None = None) -> Outcome[T]:
         """Wait for the task's end; changes nothing.
 
+        Args:
+            timeout: seconds; None waits for ever.
+
         Raises:
+            TimeoutError: it had not ended by then.
             TaskNotFound: no task has this id (TaskExpired: any more).
 
         Cancellation: gives up waiting; the task goes on.
         """
-        return await self._engine._wait(self.id, self._definition)
+        with anyio.fail_after(check_seconds("timeout", timeout)):
+            return await self._engine._wait(self.id, self._definition)
 
     async def task(self) -> Task:
         """Read the task as it is now."""
@@ -57,3 +66,16 @@ class TaskHandle(Generic[T]):
     async def history(self) -> list[Transition]:
         """Read its moves, oldest first."""
         return await self._engine.history(self.id)
+
+
+def id_of(task: "str | TaskHandle[Any]") -> str:
+    """Return the id of a task that is given by its id or a handle.
+
+    Raises:
+        InvalidOption: it is neither.
+    """
+    if isinstance(task, TaskHandle):
+        return task.id
+    if not isinstance(task, str):
+        raise InvalidOption("task_id", f"{short_repr(task)} is neither an id nor a handle")
+    return task

@@ -232,10 +232,16 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return _attach(function, **options)
 
 
+_OPTIONS = frozenset({"name", "retry", "max_attempts", "recover", "check"})
+
+
 def _attach(function: Callable[..., Any], /, **options: Any) -> Callable[..., Any]:
     own = _attached(function)
     if own is not None and own.function is function:
         raise InvalidOption("task", f"it is the task {own.name!r} already; register(name, function) gives other names")
+    unknown = options.keys() - _OPTIONS
+    if unknown:
+        raise InvalidOption(sorted(unknown)[0], f"no such option of a task; there are {', '.join(sorted(_OPTIONS))}")
     definition = TaskDefinition.of(function, **options)
 
     def bind(*args: Any, **kwargs: Any) -> TaskCall[Any]:

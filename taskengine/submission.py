@@ -1,11 +1,12 @@
 """From a call and its options to the row that is stored: everything that can be refused is refused here."""
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
 from taskengine import codec, records
+from taskengine.arguments import short_repr
 from taskengine.core.errors import InvalidArguments, InvalidOption, UnknownTask
 from taskengine.core.lifecycle import State
 from taskengine.core.model import SubmitOptions, TaskRow, to_micros
@@ -49,9 +50,10 @@ class Submissions:
             InvalidOption: an option has a value that cannot be used.
         """
         if not isinstance(call, TaskCall):
-            raise InvalidArguments(
-                getattr(call, "__name__", type(call).__name__),
-                "submit takes a call: write engine.submit(my_task.bind(...)), not the function or its result",
+            raise InvalidOption(
+                "call",
+                f"{short_repr(call)} is not a call: write engine.submit(my_task.bind(...)), and not the function, its "
+                "name or its result",
             )
         definition = self._definition_of(call)
         args = self._encode(call, definition)
@@ -118,9 +120,11 @@ def _due_at(options: SubmitOptions, now: int) -> int:
     if options.delay is not None and options.due_at is not None:
         raise InvalidOption("delay", "give a delay or a due_at, not both")
     if options.due_at is not None:
+        if not isinstance(options.due_at, datetime):
+            raise InvalidOption("due_at", f"{short_repr(options.due_at)} is not a datetime")
         try:
             return to_micros(options.due_at)
-        except (ValueError, AttributeError) as error:
+        except ValueError as error:
             raise InvalidOption("due_at", str(error)) from error
     delay = options.delay
     if delay is None:

@@ -1,5 +1,6 @@
 """The engine as its users see it, on both backends and both stores."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ from taskengine import (
     TaskContext,
     TaskExpired,
     TaskNotFound,
+    TaskUnsuccessful,
     UnknownTask,
     run_task,
     task,
@@ -184,10 +186,52 @@ async def test_bad_submissions_are_refused_with_the_fix(
         assert (await engine.stats()).submitted == 0
 
 
-async def test_submitting_the_function_instead_of_a_call_names_the_fix() -> None:
+@pytest.mark.parametrize(
+    ("misuse", "hint"),
+    [
+        (lambda engine: engine.submit(add), r"\.bind\(\.\.\.\)"),
+        (lambda engine: engine.submit("add"), r"\.bind\(\.\.\.\)"),
+        (lambda engine: engine.submit_many(add.bind(1)), "list of calls"),
+        (lambda engine: engine.submit(add.bind(1), due_at="2030-01-01"), "not a datetime"),
+        (lambda engine: engine.wait_all("one"), "list of ids"),
+        (lambda engine: engine.get(7), "neither an id nor a handle"),
+        (lambda engine: engine.cancel("one", timeout="x"), "number of seconds"),
+        (lambda engine: engine.drain(timeout=-1), "number of seconds"),
+        (lambda engine: engine.events(-1), "position"),
+        (lambda engine: Engine(MemoryStore(), tasks=add), "list of tasks"),  # type: ignore[arg-type]
+        (lambda engine: Engine(None), "neither a path nor a Store"),  # type: ignore[arg-type]
+        (lambda engine: Engine(MemoryStore(), downstream=object()), "Downstream"),  # type: ignore[arg-type]
+        (lambda engine: task(max_attempt=3)(_undecorated), "max_attempts"),  # type: ignore[call-overload]
+        (lambda engine: RetryPolicy(max_attempts="3"), "number from 1"),  # type: ignore[arg-type]
+    ],
+)
+async def test_misuse_is_an_invalid_option_that_names_the_fix(misuse: Callable[[Any], Any], hint: str) -> None:
     async with Engine(MemoryStore(), tasks=TASKS) as engine:
-        with pytest.raises(InvalidArguments, match=r"\.bind\(\.\.\.\)"):
-            await engine.submit(add)  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match=hint):
+            await misuse(engine)
+        assert (await engine.stats()).submitted == 0
+
+
+async def _undecorated() -> None: ...
+
+
+async def test_handles_are_taken_for_ids_and_waiting_can_be_bounded(store: Store) -> None:
+    async with Engine(store, tasks=TASKS) as engine:
+        handle = await engine.submit(sleep_long.bind())
+        assert (await engine.get(handle)).id == handle.id
+        with pytest.raises(TimeoutError):
+            await handle.wait(timeout=0.05)
+        outcome = await engine.cancel(handle)
+        assert outcome.state is State.CANCELLED
+        with pytest.raises(TaskUnsuccessful, match="cancelled"):
+            (await handle.wait()).unwrap()
+
+
+async def test_submit_many_has_common_options(store: Store) -> None:
+    async with Engine(store) as client:
+        calls: list[Any] = [TaskCall.of("add", 1), Submission(TaskCall.of("add", 2), SubmitOptions(priority=1))]
+        one, two = await client.submit_many(calls, options=SubmitOptions(priority=7))
+        assert [(await client.get(each)).priority for each in (one, two)] == [7, 1]
 
 
 # --- options ---

@@ -21,9 +21,11 @@ from taskengine import (
     MemoryStore,
     SqliteStore,
     State,
+    StoreGone,
     StoreIncompatible,
     StoreUnavailable,
     TaskCall,
+    UsageError,
 )
 from taskengine.ports import Store
 from taskengine.testing.faults import FaultyStore
@@ -170,7 +172,7 @@ async def test_using_an_engine_outside_its_block_is_refused() -> None:
     with pytest.raises(EngineNotRunning, match="async with"):
         await engine.submit(add.bind(1))
     async with engine:
-        with pytest.raises(EngineNotRunning, match="twice"):
+        with pytest.raises(UsageError, match="running already"):
             await engine.__aenter__()
     with pytest.raises(EngineNotRunning):
         await engine.stats()
@@ -278,6 +280,47 @@ def test_a_program_that_raises_inside_exits(tmp_path: Path, backend: str) -> Non
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "RuntimeError: mine" in err
+
+
+SWALLOWER = """
+    import anyio
+    from taskengine import Engine, MemoryStore, task
+
+    @task
+    async def swallow() -> None:
+        while True:
+            try:
+                await anyio.sleep(5)
+            except BaseException:
+                pass
+
+    async def main():
+        async with Engine(MemoryStore(), tasks=[swallow], kill_grace=0.1, shutdown_grace=0) as engine:
+            handle = await engine.submit(swallow.bind())
+            async for event in engine.events(after=0):
+                if event.target == "running":
+                    break
+            print((await handle.cancel()).state.value)
+
+    anyio.run(main, backend={backend!r})
+    print("left")
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_program_exits_though_a_body_refuses_even_to_be_closed(backend: str) -> None:
+    script = textwrap.dedent(SWALLOWER).format(backend=backend)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["lost", "left"]
+
+
+async def test_a_deleted_file_is_told_at_once_and_leaving_is_quick(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.db"
+    with anyio.fail_after(20):  # neither the patience nor the grace is waited for
+        async with Engine(path, tasks=TASKS) as engine:
+            path.unlink()
+            with pytest.raises(StoreGone, match="deleted or replaced"):
+                await engine.submit(add.bind(1))
 
 
 def test_importing_the_package_loads_no_optional_part() -> None:

@@ -83,7 +83,8 @@ class Intake:
         return None if existing is None else _same_payload(existing, row, key, "idempotency key")
 
     def _set_first_state(self, row: TaskRow) -> None:
-        is_later = row.due_at > self.batch.now
+        # What was due when it was made is due, whatever the wall clock has done since.
+        is_later = row.due_at > max(self.batch.now, row.created_at)
         trigger = Trigger.USER_SUBMIT_LATER if is_later else Trigger.USER_SUBMIT
         row.state = step(State.PENDING, trigger)
 

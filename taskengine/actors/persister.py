@@ -48,7 +48,7 @@ from taskengine.actors.settings import Settings
 from taskengine.actors.telling import facts_of_move, facts_of_settlement
 from taskengine.actors.tick import apply_write, run_tick
 from taskengine.core.decide import Decision, Limits, decide_outcome, enact
-from taskengine.core.errors import EngineNotRunning, StoreError, StoreFull, StoreUnavailable
+from taskengine.core.errors import EngineNotRunning, StoreError, StoreFull, StoreGone, StoreUnavailable
 from taskengine.core.lifecycle import FINAL, State, Trigger
 from taskengine.core.retry import RetryPolicy
 from taskengine.ports import Clock, Store, StoreHost, Teller
@@ -126,6 +126,7 @@ class Persister:
             batch = Batch(now=self._clock.now(), owner=self._owner, max_pending=self._settings.max_pending)
             self._add(batch, first)
             await self._gather(batch)
+            batch.now = self._clock.now()
             await self._tick(batch)
         self._taken.clear()
 
@@ -190,7 +191,10 @@ class Persister:
         elif isinstance(message, Barrier):
             self._barriers.append(message)
         elif isinstance(message, Quiesce):
-            self._quiesce.append(message)
+            if self._live:
+                self._quiesce.append(message)
+            else:
+                message.reply.set(None)  # Needs no commit, and during an outage there is none.
         else:
             assert isinstance(message, Wake), f"nobody sends {message!r} to the persister"
 
@@ -296,7 +300,7 @@ class Persister:
         now = self._clock.monotonic()
         waiting = []
         for submit in batch.submits:
-            if isinstance(error, StoreFull) or submit.deadline <= now:
+            if isinstance(error, StoreFull | StoreGone) or submit.deadline <= now:
                 submit.reply.fail(error)
             else:
                 waiting.append(submit)

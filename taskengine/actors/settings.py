@@ -55,4 +55,4 @@ class Settings:
             if not low <= value <= high:
                 raise InvalidOption(name, f"{value!r} is not between {low:g} and {high:g}")
         if self.beat * 2 > self.lease:
-            raise InvalidOption("beat", f"{self.beat:g} s is too slow for a lease of {self.lease:g} s; use a third")
+            raise InvalidOption("beat", f"{self.beat:g} s is more than half of the lease of {self.lease:g} s")

@@ -4,9 +4,10 @@ Names, labels and errors come from anywhere. To people they are shown with their
 read as markup; in JSON they are what they are.
 """
 
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,9 @@ import click
 from taskengine.core.model import Failure, Task, Transition
 
 if TYPE_CHECKING:
+    import anyio
+    from anyio.abc import TaskStatus
+
     from taskengine.cli.tables import Table
     from taskengine.ports import Downstream
 
@@ -70,6 +74,44 @@ def run_async(function: Callable[[], Coroutine[Any, Any, T]], backend: str = "as
         except ModuleNotFoundError:
             raise click.ClickException("trio is not installed; run: pip install 'taskengine[trio]'") from None
     return anyio.run(function, backend=backend)
+
+
+@contextmanager
+def stdout_as_stderr(wanted: bool) -> Iterator[None]:
+    """Send what bodies print to stderr, so that stdout is one JSON document."""
+    if not wanted:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+@asynccontextmanager
+async def interrupted_by(number: signal.Signals) -> AsyncIterator[None]:
+    """Have a signal end the block as Ctrl-C does.
+
+    Raises:
+        KeyboardInterrupt: the signal came; what was in the block has been cancelled and has ended.
+    """
+    import anyio
+
+    came = False
+
+    async def wait(scope: "anyio.CancelScope", *, task_status: "TaskStatus[None]") -> None:
+        nonlocal came
+        with anyio.open_signal_receiver(number) as signals:
+            task_status.started()
+            async for _ in signals:
+                came = True
+                scope.cancel()
+
+    async with anyio.create_task_group() as tg:
+        with anyio.CancelScope() as block:
+            await tg.start(wait, block)
+            yield
+        tg.cancel_scope.cancel()
+    if came and block.cancelled_caught:
+        raise KeyboardInterrupt
 
 
 @asynccontextmanager

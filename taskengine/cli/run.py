@@ -1,5 +1,6 @@
 """`run`: submit one task, run it here, tell how it ended."""
 
+import signal
 from typing import Any
 
 import click
@@ -7,7 +8,15 @@ import click
 from taskengine.cli.calls import given_options, known_tasks, make_call, parse_arguments, submit_options
 from taskengine.cli.looking import describe
 from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, engine_options, shared_options
-from taskengine.cli.output import closing, note, run_async, task_as_json, write_json
+from taskengine.cli.output import (
+    closing,
+    interrupted_by,
+    note,
+    run_async,
+    stdout_as_stderr,
+    task_as_json,
+    write_json,
+)
 from taskengine.core.lifecycle import State
 from taskengine.core.model import Task
 
@@ -56,14 +65,15 @@ def run_command(
             shutdown_grace=0.0,
             downstream=downstream,
         )
-        async with closing(downstream), engine:
+        async with interrupted_by(signal.SIGTERM), closing(downstream), engine:
             handle = await engine.submit(call, id=chosen, **options)
             if not handle.created:
                 note(f"the key belongs to task {handle.id}, which is not submitted again")
             await handle.wait()
             return await engine.get(handle.id)
 
-    task = run_async(run_it, backend)
+    with stdout_as_stderr(shared.as_json):
+        task = run_async(run_it, backend)
     if shared.as_json:
         write_json(task_as_json(task))
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, engine_options, shared_options
-from taskengine.cli.output import closing, note, plain, run_async, write_json
+from taskengine.cli.output import closing, note, plain, run_async, stdout_as_stderr, write_json
 from taskengine.core.errors import EngineNotRunning
 from taskengine.core.lifecycle import FINAL, State
 
@@ -66,7 +66,8 @@ def worker(
             return shift.describe_left((await client.stats()).by_name)
 
     with EndCounter() as counter:
-        left = run_async(work, backend)
+        with stdout_as_stderr(shared.as_json):
+            left = run_async(work, backend)
     if shared.as_json:
         write_json({"ended": counter.total, "by_state": dict(counter.ends), "left": left})
     note(f"{counter}{_describe_left(left)}")

@@ -109,6 +109,15 @@ class EngineNotRunning(UsageError):
         super().__init__(f"the engine is not running: {problem}")
 
 
+class TaskUnsuccessful(TaskEngineError, RuntimeError):
+    """`Outcome.unwrap` was called on a task that did not succeed."""
+
+    def __init__(self, *, task_id: str, state: str, failure: str | None) -> None:
+        self.task_id = task_id
+        self.state = state
+        super().__init__(f"task {task_id} ended {state!s}: {failure or 'no failure recorded'}")
+
+
 # --- limits -----------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +146,10 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreUnavailable):
     """The disk, or a quota on it, is full; nothing of this write was stored."""
+
+
+class StoreGone(StoreUnavailable):
+    """The file was deleted or replaced while it was open; what is submitted is refused at once."""
 
 
 class StoreIncompatible(StoreError):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from attrs import define, field, frozen
 
+from taskengine.core.errors import TaskUnsuccessful
 from taskengine.core.lifecycle import State, Trigger, is_final
 
 if TYPE_CHECKING:
@@ -205,10 +206,11 @@ class Outcome(Generic[T_co]):
         """Return the value.
 
         Raises:
-            RuntimeError: the task did not succeed.
+            TaskUnsuccessful: the task did not succeed.
         """
         if not self.ok:
-            raise RuntimeError(f"task {self.id} ended {self.state.value}: {self.failure or 'no failure recorded'}")
+            failure = None if self.failure is None else str(self.failure)
+            raise TaskUnsuccessful(task_id=self.id, state=self.state, failure=failure)
         return self.value  # type: ignore[return-value]  # None is a value here where T admits it
 
 

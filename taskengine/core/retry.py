@@ -21,9 +21,14 @@ def error_names(error: type[BaseException]) -> tuple[str, ...]:
     return tuple(f"{base.__module__}.{base.__qualname__}" for base in error.__mro__ if base is not object)
 
 
-def _as_names(errors: "Iterable[type[BaseException] | str] | None") -> tuple[str, ...] | None:
+_Errors = Iterable[type[BaseException] | str] | type[BaseException] | str | None
+
+
+def _as_names(errors: _Errors) -> tuple[str, ...] | None:
     if errors is None:
         return None
+    if isinstance(errors, str | type):
+        errors = (errors,)
     names: list[str] = []
     for error in errors:
         if not isinstance(error, str | type):
@@ -60,11 +65,13 @@ class RetryPolicy:
     """Exception classes that are final, looked at first."""
 
     def __attrs_post_init__(self) -> None:
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= 1_000_000:
+        attempts = self.max_attempts
+        is_number = isinstance(attempts, int) and not isinstance(attempts, bool)
+        if attempts is not None and not (is_number and 1 <= attempts <= 1_000_000):
             raise InvalidOption("max_attempts", f"{self.max_attempts!r} is not a number from 1 to 1,000,000")
         for name, low, high in (("base", 0, 1e9), ("factor", 0, 1e6), ("cap", 0, 1e9), ("jitter", 0, 1)):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not low <= value <= high:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise InvalidOption(name, f"{value!r} is not a number from {low:g} to {high:g}")
 
 

@@ -9,6 +9,7 @@ is never resumed). On asyncio a shield does not hold against the task's own `can
 """
 
 import asyncio
+import ctypes
 import inspect
 from collections.abc import Coroutine, Generator
 from contextvars import Context
@@ -17,10 +18,6 @@ from typing import Any
 import anyio
 
 from taskengine.ports import BodyEnd, Call
-
-_incurable: list[Coroutine[Any, Any, Any]] = []
-"""Coroutines that answer even their closing with another await. Collecting one would print an error at a random
-moment, so they are kept; there are at most as many as slots that were replaced."""
 
 
 class _Abandoned(BaseException):
@@ -164,4 +161,7 @@ def _dismiss(drive: _Drive | None) -> None:
     try:
         drive.context.run(drive.coroutine.close)
     except BaseException:
-        _incurable.append(drive.coroutine)
+        # It answers even its closing with another await. Python closes it once more when it is collected, at the
+        # latest when the interpreter exits, and without a loop such a body may then spin for ever. So it must never
+        # be collected: it leaks, on purpose. There are at most as many of these as slots that were replaced.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(drive.coroutine))

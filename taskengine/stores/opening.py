@@ -19,6 +19,8 @@ def open_store(store: str | os.PathLike[str] | Store, durability: str | None) ->
         from taskengine.stores.sqlite.store import SqliteStore  # Late: it loads apsw.
 
         return SqliteStore(store, durability=durability or defaults.DURABILITY)
+    if not hasattr(store, "transact"):
+        raise InvalidOption("store", f"{store!r} is neither a path nor a Store")
     if durability is not None:
         raise InvalidOption("durability", "it belongs to a path; give it to the store that you pass")
     return store

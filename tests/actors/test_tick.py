@@ -629,6 +629,12 @@ def test_positions_of_the_history_have_no_gaps_over_ticks(engine: Engine) -> Non
 # --- known to be wrong ---
 
 
+def test_what_was_due_when_it_was_made_is_due_though_the_clock_went_back(engine: Engine) -> None:
+    late = engine.now + 3_600_000_000
+    answer = engine.submit(make_row("a", created_at=late, due_at=late), make_row("b", created_at=late, due_at=late + 1))
+    assert told(answer) == [("a", True, State.QUEUED), ("b", True, State.SCHEDULED)]
+
+
 def test_an_id_is_not_mistaken_for_a_key_within_one_submission(engine: Engine) -> None:
     answer = engine.submit(
         make_row("x"), make_row("y", idempotency_key="x", args="[[1],{}]"), chosen_ids=frozenset({"x"})

@@ -60,12 +60,15 @@ def test_key_that_is_known_runs_that_task_and_only_once(cli: CommandLine, serve:
 
 
 @BACKENDS
-def test_ctrl_c_gives_the_task_back(cli: CommandLine, serve: Serve, processes: Processes, backend: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_gives_the_task_back(
+    cli: CommandLine, serve: Serve, processes: Processes, backend: str, number: signal.Signals
+) -> None:
     server = serve({"/": (Hold(60),)})
     arguments = ("--arg", f"url={server.url()}", "--arg", "timeout=60", "--backend", backend, *ALLOW)
     process = processes.start("run", "http_post", *arguments)
     server.wait_until(lambda seen: seen.posts["/"] == 1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err.splitlines()[-1]) == (1, "", "taskengine: interrupted")
     server.wait_until(lambda seen: seen.disconnects["/"] == 1)

@@ -24,6 +24,8 @@ EXAMPLES: dict[type[BaseException], Callable[[], BaseException]] = {
     errors.StoreError: lambda: errors.StoreError("x"),
     errors.StoreUnavailable: lambda: errors.StoreUnavailable("x"),
     errors.StoreFull: lambda: errors.StoreFull("x"),
+    errors.StoreGone: lambda: errors.StoreGone("x"),
+    errors.TaskUnsuccessful: lambda: errors.TaskUnsuccessful(task_id="t", state="failed", failure=None),
     errors.StoreIncompatible: lambda: errors.StoreIncompatible("x"),
     errors.StoreClosed: lambda: errors.StoreClosed("x"),
     errors.DownstreamError: lambda: errors.DownstreamError("reset"),

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import apsw
 
-from taskengine.core.errors import EngineNotRunning, InvalidOption, StoreClosed, StoreIncompatible, StoreUnavailable
+from taskengine.core.errors import (
+    EngineNotRunning,
+    InvalidOption,
+    StoreClosed,
+    StoreGone,
+    StoreIncompatible,
+    StoreUnavailable,
+)
 from taskengine.stores.sqlite.errors import translated
 from taskengine.stores.sqlite.reader import SqliteReader
 from taskengine.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
@@ -177,7 +184,7 @@ class SqliteStore:
 
     def _check_file(self) -> None:
         if self._inode is not None and _inode(self.path) != self._inode:
-            raise StoreUnavailable(f"{self.path} was deleted or replaced while it was open; nothing is written to it")
+            raise StoreGone(f"{self.path} was deleted or replaced while it was open; nothing is written to it")
 
     def foreign_commits(self) -> int:
         """Return SQLite's data_version of the writing connection, which others' commits change."""
