@@ -313,10 +313,10 @@ class Engine:
         return await self._ask(id_of(task_id), Trigger.USER_CANCEL, reason, actor, check_seconds("timeout", timeout))
 
     async def run_now(self, task_id: TaskRef, *, actor: str = "user") -> Task:
-        """Make a task due that waits for its time or for a retry.
+        """Make a task due that waits for its time or for a retry; a finished one comes back unchanged.
 
         Raises:
-            TaskNotFound: no such task. IllegalTransition: it does not wait for a time.
+            TaskNotFound: no such task. IllegalTransition: it is unfinished and does not wait for a time.
         """
         return await self._ask(id_of(task_id), Trigger.USER_RUN_NOW, None, actor, 0.0)
 
@@ -354,19 +354,19 @@ class Engine:
         """
         return await self._require().views.get(id_of(task_id))
 
-    async def handle(self, task_id: str) -> TaskHandle[Any]:
+    async def handle(self, task_id: TaskRef) -> TaskHandle[Any]:
         """Return a handle of a task that is known by its id.
 
         Raises:
             TaskNotFound: no task has this id.
         """
-        await self.get(task_id)
-        return TaskHandle(self, task_id, False, None)
+        found = await self.get(task_id)
+        return TaskHandle(self, found.id, False, None)
 
     async def list(
         self,
         *,
-        ids: Sequence[str] | None = None,
+        ids: "Sequence[TaskRef] | None" = None,
         states: FilterStates = None,
         name: str | None = None,
         tag: str | None = None,
@@ -382,7 +382,12 @@ class Engine:
             InvalidOption: a word that is no state, a limit or a cursor that is of no use.
         """
         where = make_filter(
-            ids=ids, states=states, name=name, tag=tag, created_after=created_after, created_before=created_before
+            ids=None if ids is None else [id_of(each) for each in ids],
+            states=states,
+            name=name,
+            tag=tag,
+            created_after=created_after,
+            created_before=created_before,
         )
         return await self._require().views.page(where, limit=limit, cursor=cursor, order=order)
 
@@ -398,7 +403,8 @@ class Engine:
         """Iterate over committed moves of all tasks, for ever, reading them from the store as fast as you take them.
 
         Args:
-            after: position behind which to begin (0: from the start); None begins with the next move.
+            after: position behind which to begin (0: from the start); None begins with
+                what is committed after the first look.
 
         Cancellation: ends it; begin again behind the last position seen, and nothing is missed.
         """

@@ -280,3 +280,9 @@ async def test_log_events_have_exactly_the_fields_that_are_documented() -> None:
     documented["task_done"] -= {"http_status", "error"}
     documented["task_start"] = set()
     assert seen == documented
+
+
+@pytest.mark.parametrize("name", ["Task", "Outcome", "Transition", "Failure", "Stats", "TaskPage", "TaskCall"])
+def test_the_fields_of_a_value_are_documented_in_order(name: str) -> None:
+    part = re.split(r"\n##+ ", (ROOT / "docs/engine.md").read_text().split(f"\n### {name}\n", 1)[1])[0]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.M) == [a.name for a in getattr(taskengine, name).__attrs_attrs__]
