@@ -107,7 +107,8 @@ class SqlFloor:
             self._db.execute(sql.DUE_TASKS, (now, 500)).fetchall()
             self._db.execute(sql.NEXT_DUE).fetchall()
             ((text,),) = self._db.execute(sql.CLAIMABLE_OF_ONE, (self._name, count)).fetchall()
-            rows = decode_tasks(str(text))
+            assert isinstance(text, bytes), "a gathered row is a blob"
+            rows = decode_tasks(text)
             self._db.execute(sql.CLAIM, (OWNER, encode_rows([row.key for row in rows])))
             trigger = Trigger.CLAIMER_CLAIM
             history = [

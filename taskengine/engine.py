@@ -284,7 +284,9 @@ class Engine:
         """
         running = self._require()
         reply: Reply[Receipt] = Reply()
-        await running.send(Requeue(id_of(task_id), new_id(), keep_key, check_text("actor", actor, limit=200), reply))
+        check_text("actor", actor, limit=200)
+        deadline = running.deadline()
+        await running.send(Requeue(id_of(task_id), new_id(), keep_key, actor, reply, deadline=deadline))
         receipt = await reply.wait()
         return TaskHandle(self, receipt.id, True, None)
 
@@ -326,7 +328,9 @@ class Engine:
         if reason is not None:
             check_text("reason", reason, limit=2_000)
         reply: Reply[RequestAnswer] = Reply()
-        await running.send(Request(task_id, trigger, actor, reason, new_id(), reply))
+        patience = None if trigger is Trigger.USER_RUN_NOW else self._settings.cancel_wait
+        deadline = running.deadline(patience)
+        await running.send(Request(task_id, trigger, actor, reason, new_id(), reply, deadline=deadline))
         answer = await reply.wait()
         if trigger is Trigger.USER_CANCEL and answer.state not in FINAL:
             with anyio.move_on_after(self._settings.cancel_wait if timeout is None else timeout):
@@ -341,7 +345,7 @@ class Engine:
         """
         running = self._require()
         reply: Reply[bool] = Reply()
-        await running.send(Delete(id_of(task_id), reply))
+        await running.send(Delete(id_of(task_id), reply, deadline=running.deadline()))
         await reply.wait()
 
     # --- looking ---

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
+from taskengine.codec import check_text
 from taskengine.core.errors import InvalidOption
 from taskengine.core.lifecycle import State, parse_state
 from taskengine.core.model import TaskFilter
@@ -37,6 +38,9 @@ def make_filter(
     Raises:
         InvalidOption: a word that is no state, a naive datetime.
     """
+    for option, text in (("name", name), ("tag", tag)):
+        if text is not None:
+            check_text(option, text, limit=500)
     for option, instant in (("created_after", created_after), ("created_before", created_before)):
         if instant is not None and instant.tzinfo is None:
             raise InvalidOption(option, f"{instant!r} has no time zone; pass an aware datetime")

@@ -6,6 +6,7 @@ import anyio
 from attrs import field, frozen
 
 from taskengine.arguments import short_repr
+from taskengine.codec import check_text
 from taskengine.core.errors import InvalidOption
 from taskengine.core.model import Outcome, SubmitOptions, Task, Transition
 from taskengine.filters import check_seconds
@@ -78,4 +79,4 @@ def id_of(task: "str | TaskHandle[Any]") -> str:
         return task.id
     if not isinstance(task, str):
         raise InvalidOption("task_id", f"{short_repr(task)} is neither an id nor a handle")
-    return task
+    return check_text("task_id", task, limit=500)

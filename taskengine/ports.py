@@ -19,6 +19,10 @@ from taskengine.core.model import CommandRow, HistoryRow, OwnerRow, TaskFilter, 
 T = TypeVar("T")
 
 
+CLAIM_BYTES = 16 * 1024 * 1024
+"""What one claim may bring into memory: arguments and metadata together, the last task not counted."""
+
+
 @define
 class Head:
     """The store's own counters, read at the start of a transaction and saved at its end."""
@@ -76,13 +80,18 @@ class Transaction(Protocol):
         """Add to the counters kept for each (name, state) and each trigger."""
 
     def due(self, now: int, limit: int) -> list[TaskRow]:
-        """Return tasks in a TIMED state whose `due_at` is not after `now`, soonest first."""
+        """Return tasks in a TIMED state whose `due_at` is not after `now`, soonest first.
+
+        Their `args`, `metadata` and `result` may be left out: there may be many, and they may be large.
+        """
 
     def next_due(self) -> int | None:
         """Return the soonest `due_at` of the tasks in a TIMED state."""
 
     def claimable(self, names: Sequence[str], limit: int) -> list[TaskRow]:
         """Return queued, unheld tasks with one of the names, ordered by (rank, key), `limit` at most.
+
+        May return fewer, so that no more than `CLAIM_BYTES` come with all but the last of them.
 
         Must cost no more with a million tasks of other names than with none.
         """
@@ -94,7 +103,7 @@ class Transaction(Protocol):
         """Fill in what a client that does not know the task could not."""
 
     def owned(self, owner: str, limit: int) -> list[TaskRow]:
-        """Return tasks in a LEASED state that `owner` holds."""
+        """Return tasks in a LEASED state that `owner` holds; `args`, `metadata` and `result` may be left out."""
 
     def put_owner(self, owner: OwnerRow) -> None:
         """Store a new owner."""
@@ -190,6 +199,9 @@ class Store(Protocol):
 
 class StoreHost(Protocol):
     """Runs a store's synchronous calls for the actors: in a thread of its own, or inline."""
+
+    other_owners: int
+    """How many others write to the store, told by the persister; a host leaves them time between its writes."""
 
     async def write(self, job: Callable[[], T]) -> T:
         """Run `job` where transactions may be made, one at a time.

@@ -183,7 +183,7 @@ def task_from_row(row: TaskRow) -> Task:
         requeued_from=row.requeued_from,
         arguments=_readable(load, row.args),
         result=_readable(load, row.result),
-        failure=_readable_failure(row.failure, row.attempt),
+        failure=readable_failure(row.failure, row.attempt),
         held=_readable(load_hold, row.held),
         wish=_readable(load_wish, row.wish),
         owner=row.owner,
@@ -210,7 +210,7 @@ def transition_from_row(position: int, task_id: str, name: str, row: HistoryRow)
         actor=row.actor,
         reason=row.reason,
         attempt=row.attempt,
-        failure=_readable_failure(row.failure, row.attempt),
+        failure=readable_failure(row.failure, row.attempt),
     )
 
 
@@ -223,7 +223,7 @@ def _readable(loader: Callable[[str], T], text: str | None) -> T | None:
         return None
 
 
-def _readable_failure(text: str | None, attempt: int) -> Failure | None:
+def readable_failure(text: str | None, attempt: int) -> Failure | None:
     if text is None:
         return None
     try:

@@ -13,12 +13,14 @@ from taskengine.actors.messages import Receipt, Reply, Submit
 from taskengine.actors.settings import Settings
 from taskengine.actors.supervisor import Identification
 from taskengine.actors.wiring import Actors, Parts
-from taskengine.core.errors import EngineNotRunning, InvalidOption, QueueFull
+from taskengine.core.errors import EngineNotRunning, InvalidOption, QueueFull, StoreError
 from taskengine.core.model import TaskRow
+from taskengine.diagnostics import diagnostics
 from taskengine.eventloop import spawn
 from taskengine.executors.event_loop import LoopExecutor
 from taskengine.executors.inline import InlineExecutor
 from taskengine.executors.thread import ThreadExecutor
+from taskengine.filters import check_seconds
 from taskengine.identity import is_gone, this_process
 from taskengine.ids import new_id
 from taskengine.observe.logs import LogTeller
@@ -27,6 +29,8 @@ from taskengine.registry import Registry, TaskDefinition
 from taskengine.stores.hosts import InlineHost, LeaseTerms, ThreadHost, Watch
 from taskengine.submission import Submissions
 from taskengine.views import Views
+
+logger = diagnostics("taskengine")
 
 
 @define(eq=False, kw_only=True)
@@ -131,14 +135,23 @@ class Running:
         while True:
             await self._foreign.wait()
             self._foreign = anyio.Event()
-            await self.views.notice_foreign_ends()
+            try:
+                await self.views.notice_foreign_ends()
+            except StoreError as error:
+                logger.warning("what others have committed could not be read yet: %s", error)
+                await anyio.sleep(1.0)
+                self._foreign.set()
+                continue
             self.bulletin.announce_commit()
 
     async def stop(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
         with anyio.CancelScope(shield=True):
-            await self.actors.stop()
+            try:
+                await self.actors.stop()
+            except Exception:  # The task group must be left whatever happens; it raises what crashed an actor.
+                logger.exception("the engine could not be ended in order")
             self.bulletin.close()
         self._tg.cancel_scope.cancel()
         # The host's own exception leaves as it was raised; only a cancellation is the task group's business, since it
@@ -163,6 +176,11 @@ class Running:
 
     # --- messages ---
 
+    def deadline(self, patience: float | None = None) -> float:
+        """Return the monotonic instant after which an outage of the store is told to the caller."""
+        longest = self._plan.settings.store_patience
+        return self._plan.clock.monotonic() + min(longest, longest if patience is None else patience)
+
     async def send(self, message: Any) -> None:
         try:
             await self.actors.inbox.send(message)
@@ -176,12 +194,12 @@ class Running:
         if on_full not in ("raise", "wait"):
             raise InvalidOption("on_full", f"{on_full!r} is neither 'raise' nor 'wait'")
         clock = self._plan.clock
+        check_seconds("full_timeout", full_timeout)
         give_up = None if full_timeout is None else clock.monotonic() + full_timeout
         while True:
             commit = self.bulletin.next_commit()
             reply: Reply[list[Receipt]] = Reply()
-            deadline = clock.monotonic() + self._plan.settings.store_patience
-            await self.send(Submit(rows, reply, chosen_ids=chosen, deadline=deadline))
+            await self.send(Submit(rows, reply, chosen_ids=chosen, deadline=self.deadline()))
             try:
                 return await reply.wait()
             except QueueFull:

@@ -10,6 +10,7 @@ from taskengine.arguments import short_repr
 from taskengine.core.errors import InvalidArguments, InvalidOption, UnknownTask
 from taskengine.core.lifecycle import State
 from taskengine.core.model import SubmitOptions, TaskRow, to_micros
+from taskengine.core.retry import RetryPolicy
 from taskengine.registry import Registry, TaskCall, TaskDefinition
 
 MAX_TOKEN = 500
@@ -97,6 +98,8 @@ class Submissions:
         if options.metadata is not None:
             row.metadata = self._metadata(options)
         if options.retry is not None:
+            if not isinstance(options.retry, RetryPolicy):
+                raise InvalidOption("retry", f"{short_repr(options.retry)} is not a RetryPolicy")
             row.retry = records.dump_policy(options.retry)
             row.max_attempts = options.retry.max_attempts or row.max_attempts
         if options.max_attempts is not None:

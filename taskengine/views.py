@@ -5,13 +5,13 @@ it does not matter which process made it true.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from taskengine import codec, records
 from taskengine.actors.bulletin import Bulletin
-from taskengine.core.errors import EngineNotRunning, InvalidOption, TaskExpired, TaskNotFound
+from taskengine.core.errors import EngineNotRunning, InvalidOption, InvalidResult, TaskExpired, TaskNotFound
 from taskengine.core.lifecycle import FINAL, UNFINISHED, State, Trigger
 from taskengine.core.model import HistoryRow, Outcome, Stats, Task, TaskFilter, TaskPage, TaskRow, Transition
 from taskengine.ports import Reader, StoreHost
@@ -131,14 +131,20 @@ class Views:
             definition = self._registry.get(name)
         value = None
         if state is State.SUCCEEDED and result is not None:
-            value = definition.decode_result(result) if definition is not None else codec.load(result)
+            value = self._value(name, result, definition)
         return Outcome(
             id=task_id,
             state=state,
             value=value,
-            failure=records.load_failure(failure) if failure is not None else None,
+            failure=records.readable_failure(failure, attempt),
             attempt=attempt,
         )
+
+    def _value(self, name: str, result: str, definition: TaskDefinition | None) -> Any:
+        try:
+            return definition.decode_result(result) if definition is not None else codec.load(result)
+        except codec.NotJson as error:
+            raise InvalidResult(name, f"what is stored cannot be read: {error.problem}") from error
 
     # --- many tasks ---
 
@@ -148,7 +154,7 @@ class Views:
         Raises:
             InvalidOption: the limit, the cursor or the order is of no use.
         """
-        if not 1 <= limit <= MAX_LIMIT:
+        if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
             raise InvalidOption("limit", f"{limit!r} is not a whole number from 1 to {MAX_LIMIT:,}")
         if order not in ("newest", "claim"):
             raise InvalidOption("order", f"{order!r} is neither 'newest' nor 'claim'")
@@ -218,7 +224,7 @@ class Views:
             nonlocal left
             while left:
                 chunk = left[:IDS_CHUNK]
-                done = reader.finished(chunk)
+                done = _gone_or_finished(chunk, reader)
                 if len(done) < len(chunk):
                     left = [task_id for task_id in left if task_id not in done]
                     return False
@@ -264,13 +270,13 @@ def _events_behind(position: int, reader: Reader) -> list[tuple[int, str, str, H
     return reader.events(position, EVENTS_PAGE)
 
 
-def _gone_or_finished(ids: Sequence[str], reader: Reader) -> Iterable[str]:
+def _gone_or_finished(ids: Sequence[str], reader: Reader) -> set[str]:
     return reader.finished(ids) | {task_id for task_id in ids if reader.was_deleted(task_id)}
 
 
 def _read_cursor(cursor: str | None) -> int | None:
     if cursor is None:
         return None
-    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 19:
+    if type(cursor) is not str or not cursor.isascii() or not cursor.isdigit() or len(cursor) > 19:
         raise InvalidOption("cursor", f"{cursor!r} is not a cursor; pass a page's `next`")
     return int(cursor)

@@ -1,6 +1,6 @@
 """The two ends of an attempt: stored text to a call, and what a body did to an outcome."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -11,9 +11,9 @@ from taskengine.actors.messages import Attempt
 from taskengine.actors.settings import Settings
 from taskengine.core.decide import AttemptOutcome, OutcomeKind
 from taskengine.core.errors import AttemptFailed, DownstreamError, InvalidArguments, InvalidResult, TaskStopped
-from taskengine.core.errortext import describe_exception
+from taskengine.core.errortext import ErrorText, describe_exception, storable
 from taskengine.core.model import Failure, FailureKind, TaskRow
-from taskengine.core.retry import error_names
+from taskengine.core.retry import ErrorNames, error_names
 from taskengine.ports import BodyEnd
 from taskengine.registry import TaskDefinition
 
@@ -63,60 +63,68 @@ def describe_end(
     if attempt.cause in ("shutdown", "owner_gone"):
         return AttemptOutcome(OutcomeKind.INTERRUPTED, now, began_at=began_at)
     error = end.error
-    if attempt.cause is not None and _is_the_end_asked_for(error):
+    # Only a wish that is stored ends the task; a cause that is merely noted may still come to nothing.
+    if attempt.wish is not None and _is_the_end_asked_for(error):
         return AttemptOutcome(OutcomeKind.RAISED, now, began_at=began_at)
-    return _raised(error, number, now, began_at, settings)
+    return describe_error(error, number, now, began_at, settings.max_error_bytes)
 
 
 def _is_the_end_asked_for(error: BaseException) -> bool:
-    return isinstance(error, TaskStopped | anyio.get_cancelled_exc_class())
+    return issubclass(type(error), TaskStopped | anyio.get_cancelled_exc_class())
 
 
-def _raised(error: BaseException, number: int, now: int, began_at: int | None, settings: Settings) -> AttemptOutcome:
-    failure = _failure_of(error, number, settings.max_error_bytes)
-    retryable: bool | None = None
-    retry_after = None
-    if isinstance(error, AttemptFailed):
-        retryable, retry_after = error.retryable, error.retry_after
-    elif isinstance(error, DownstreamError):
-        retryable = error.retryable
-    try:
-        leaves = describe_exception(error, limit=settings.max_error_bytes).leaves
-    except Exception:  # the failure path cannot fail
-        leaves = (error_names(type(error)),)
+def describe_error(error: BaseException, number: int, now: int, began_at: int | None, limit: int) -> AttemptOutcome:
+    """Report an attempt that raised. Never raises itself, whatever the exception is like."""
+    # type() and not isinstance: the latter asks the object for its __class__, which it may refuse.
+    kind = type(error)
+    verdict, retry_after = None, None
+    if issubclass(kind, AttemptFailed | DownstreamError):
+        verdict = _safe(error, "retryable", bool)
+        retry_after = _safe(error, "retry_after", float)
     return AttemptOutcome(
         OutcomeKind.RAISED,
         now,
         began_at=began_at,
-        failure=failure,
-        leaves=leaves,
-        retryable=retryable,
+        failure=_failure_of(error, number, limit),
+        leaves=_leaves_of(error, limit),
+        retryable=verdict,
         retry_after=retry_after,
     )
 
 
+def _leaves_of(error: BaseException, limit: int) -> Sequence[ErrorNames]:
+    try:
+        return describe_exception(error, limit=limit).leaves
+    except Exception:
+        return (error_names(type(error)),)
+
+
 def _failure_of(error: BaseException, number: int, limit: int) -> Failure:
-    text = describe_exception(error, limit=limit)
-    kind, type_name, detail = "exception", text.type, None
-    if isinstance(error, AttemptFailed):
-        kind, type_name, detail = error.kind, error.type_name or text.type, error.detail
-    elif isinstance(error, DownstreamError):
-        kind = error.kind
+    try:
+        text = describe_exception(error, limit=limit)
+    except Exception:
+        text = ErrorText(type=type(error).__name__, message="", traceback="", leaves=())
+    kind, type_name, detail = None, None, None
+    if issubclass(type(error), AttemptFailed | DownstreamError):
+        kind, type_name = _safe(error, "kind", str), _safe(error, "type_name", str)
+        detail = _safe(error, "detail", Mapping)
     return Failure(
         kind=FailureKind(kind) if kind in _KINDS else FailureKind.EXCEPTION,
-        type=type_name,
+        type=text.type if type_name is None else storable(type_name, limit=1_000),
         message=text.message,
         traceback=text.traceback,
         attempt=number,
-        detail=_storable(detail),
+        detail=detail,
     )
 
 
-def _storable(detail: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if detail is None:
-        return None
+def _safe(error: BaseException, name: str, kind: type[Any]) -> Any:
+    """Read what a body put on its exception, if it is of the right type."""
     try:
-        codec.dump(detail)
-    except codec.NotJson:
-        return {"unreadable": "the detail of this failure cannot be stored as JSON"}
-    return detail
+        value = getattr(error, name, None)
+        if kind is float:
+            is_wait = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+            return float(value) if is_wait and value is not None else None
+        return value if isinstance(value, kind) else None
+    except Exception:
+        return None

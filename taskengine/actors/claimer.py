@@ -17,7 +17,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from attrs import frozen
 
-from taskengine.actors.messages import Credit, TickReport, Wake
+from taskengine.actors.messages import Credit, SlotsLeft, TickReport, Wake
 from taskengine.actors.settings import Settings
 from taskengine.ports import Clock
 
@@ -50,7 +50,7 @@ class Claimer:
     def __init__(
         self,
         *,
-        news: "MemoryObjectReceiveStream[TickReport | LookAgain | StopClaiming]",
+        news: "MemoryObjectReceiveStream[TickReport | LookAgain | StopClaiming | SlotsLeft]",
         persister: MemoryObjectSendStream[Any],
         clock: Clock,
         settings: Settings,
@@ -61,6 +61,7 @@ class Claimer:
         self._settings = settings
         self._next_due: int | None = None
         self._must_wake = False
+        self._slots = settings.concurrency
         self._is_claiming = True
         self._average: float | None = None
         self._credit: tuple[int, int] | None = None
@@ -95,9 +96,11 @@ class Claimer:
         except (anyio.WouldBlock, anyio.EndOfStream):
             pass
 
-    def _note(self, news: TickReport | LookAgain | StopClaiming) -> None:
+    def _note(self, news: TickReport | LookAgain | StopClaiming | SlotsLeft) -> None:
         if isinstance(news, StopClaiming):
             self._is_claiming = False
+        elif isinstance(news, SlotsLeft):
+            self._slots = news.slots
         elif isinstance(news, LookAgain):
             self._must_wake = True
         elif not news.is_outage:
@@ -122,8 +125,8 @@ class Claimer:
         return self._is_claiming and self._next_due is not None and self._next_due <= self._clock.now()
 
     async def _give_credit(self) -> None:
-        slots = self._settings.concurrency if self._is_claiming else 0
-        prefetch = self._prefetch() if self._is_claiming else 0
+        slots = self._slots if self._is_claiming else 0
+        prefetch = self._prefetch() if slots else 0
         if (slots, prefetch) != self._credit:
             self._credit = (slots, prefetch)
             await self._persister.send(Credit(slots, prefetch))

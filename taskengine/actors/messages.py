@@ -87,6 +87,8 @@ class Requeue:
     keep_key: bool
     actor: str
     reply: Reply[Receipt]
+    deadline: float = float("inf")
+    """As for `Submit`."""
 
 
 @define(eq=False)
@@ -100,6 +102,8 @@ class Request:
     command_id: str
     """Id of the command row that is written if another process runs the task, and of the one this answers."""
     reply: "Reply[RequestAnswer] | None" = None
+    deadline: float = float("inf")
+    """As for `Submit`."""
 
 
 @define(eq=False)
@@ -119,6 +123,8 @@ class Delete:
 
     task_id: str
     reply: Reply[bool]
+    deadline: float = float("inf")
+    """As for `Submit`."""
 
 
 @define(eq=False)
@@ -241,6 +247,13 @@ class TickReport:
     """Sum of how long the ended bodies took."""
     is_outage: bool = False
     has_more_due: bool = False
+
+
+@frozen
+class SlotsLeft:
+    """Bodies that could not be ended have cost slots for good."""
+
+    slots: int
 
 
 @frozen

@@ -12,7 +12,6 @@ The persister never waits for the runner (the stream of claims has room for all 
 block each other.
 """
 
-import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from random import Random
@@ -51,15 +50,19 @@ from taskengine.core.decide import Decision, Limits, decide_outcome, enact
 from taskengine.core.errors import EngineNotRunning, StoreError, StoreFull, StoreGone, StoreUnavailable
 from taskengine.core.lifecycle import FINAL, State, Trigger
 from taskengine.core.retry import RetryPolicy
+from taskengine.diagnostics import diagnostics
 from taskengine.ports import Clock, Store, StoreHost, Teller
 from taskengine.registry import Registry
 
-logger = logging.getLogger("taskengine")
+logger = diagnostics("taskengine")
 
 MAX_BATCH = 2_000
 """Messages in one tick; a bound on how long it holds the write lock."""
 
 GATHERING_PASSES = 6
+
+LOCK_IS_OUTAGE = 3
+"""Tries in a row that fail before it is worth a word; another writer's transaction is no outage."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between tries while the store cannot be used."""
@@ -108,6 +111,7 @@ class Persister:
         """Messages of the tick under way, so that their senders are not left waiting if it never ends."""
         self._barriers: list[Barrier] = []
         self._quiesce: list[Quiesce] = []
+        self._failed_in_a_row = 0
         self.outages = 0
         self.last_outage: str | None = None
 
@@ -285,26 +289,24 @@ class Persister:
             except StoreError as error:
                 await self._replay(batch, error)
                 return
-            if pause != FIRST_PAUSE:
+            if self._failed_in_a_row >= LOCK_IS_OUTAGE:
                 logger.warning("the store can be used again")
+            self._failed_in_a_row = 0
             self._publish(result, was_claiming=batch.claim is not None)
             for registration in batch.register:
                 registration.reply.set(None)
             return
 
     def _note_outage(self, batch: Batch, error: StoreUnavailable) -> None:
-        if self.last_outage != str(error) or self.outages == 0:
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row == LOCK_IS_OUTAGE:
             logger.warning("the store cannot be used; claiming stops and outcomes are kept: %s", error)
         self.outages += 1
         self.last_outage = str(error)
         now = self._clock.monotonic()
-        waiting = []
-        for submit in batch.submits:
-            if isinstance(error, StoreFull | StoreGone) or submit.deadline <= now:
-                submit.reply.fail(error)
-            else:
-                waiting.append(submit)
-        batch.submits = waiting
+        is_hopeless = isinstance(error, StoreFull | StoreGone)
+        for waiting in (batch.submits, batch.requeues, batch.requests, batch.deletes):
+            _refuse_overdue(waiting, now, error, is_hopeless)  # type: ignore[arg-type]  # lists of several kinds
         self._report(TickReport(next_due=None, is_outage=True))
 
     async def _replay(self, batch: Batch, error: StoreError) -> None:
@@ -358,6 +360,7 @@ class Persister:
         if result.owner_gone and self._owner is not None:
             self._send_or_drop(self._alarms, OwnerGone(self._owner))
         self._report(report)
+        self._host.other_owners = result.other_owners
         self._bulletin.announce_commit()
         if not self._live:
             for quiesce in self._quiesce:
@@ -420,6 +423,16 @@ class Persister:
         # Both streams carry news that the next tick repeats; a receiver that is behind needs no more of it.
         with suppress(anyio.WouldBlock, anyio.BrokenResourceError):
             stream.send_nowait(message)
+
+
+def _refuse_overdue(
+    waiting: list[Submit | Requeue | Request | Delete], now: float, error: Exception, is_hopeless: bool
+) -> None:
+    """Answer those whose patience has ended; nothing of theirs was stored."""
+    for message in list(waiting):
+        if message.reply is not None and (is_hopeless or message.deadline <= now):
+            message.reply.fail(error)
+            waiting.remove(message)
 
 
 _DEFAULT_POLICY = RetryPolicy()

@@ -9,25 +9,26 @@ exception alone a cancel, a timeout and a body that raises CancelledError for re
 """
 
 import contextvars
-import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from attrs import define
 
-from taskengine.actors.attempts import describe_end, prepare
-from taskengine.actors.messages import Attempt, Began, Finished, Interrupt, InterruptAll, StopTaking
+from taskengine.actors.attempts import describe_end, describe_error, prepare
+from taskengine.actors.messages import Attempt, Began, Finished, Interrupt, InterruptAll, SlotsLeft, StopTaking
 from taskengine.actors.settings import Settings
 from taskengine.context import StopFlag, TaskContext
 from taskengine.core.decide import AttemptOutcome, OutcomeKind
+from taskengine.diagnostics import diagnostics
 from taskengine.eventloop import spawn
 from taskengine.ports import Body, Call, Clock, Downstream, Executor
 from taskengine.registry import Registry, TaskDefinition
 
-logger = logging.getLogger("taskengine")
+logger = diagnostics("taskengine")
 
 ANNOUNCE_AFTER = 0.02
 """Seconds after which `running` is stored on its own; a shorter body's is stored with its outcome."""
@@ -67,6 +68,7 @@ class Runner:
         claims: MemoryObjectReceiveStream[Attempt],
         control: "MemoryObjectReceiveStream[Interrupt | InterruptAll | StopTaking]",
         persister: MemoryObjectSendStream[Any],
+        news: MemoryObjectSendStream[Any],
         registry: Registry,
         executor_for: Callable[[TaskDefinition], Executor],
         downstream: Callable[[], Downstream],
@@ -77,6 +79,7 @@ class Runner:
         self._claims = claims
         self._control = control
         self._persister = persister
+        self._news = news
         self._registry = registry
         self._executor_for = executor_for
         self._downstream = downstream
@@ -90,6 +93,7 @@ class Runner:
         self._is_taking = True
         self._cause: str | None = None
         self._lost_slots = 0
+        self._slots_left = settings.concurrency
 
     async def run(self) -> None:
         """Serve until the stream of claims is closed and the bodies have ended.
@@ -102,6 +106,8 @@ class Runner:
                 self._slots = slots
                 for number in range(self._settings.concurrency):
                     spawn(slots, self._keep_slot, _Slot(number), name=f"taskengine slot {number}")
+                # With every slot lost there is nobody to run a body, but bodies to end and claims to give back.
+                spawn(slots, anyio.sleep_forever, name="taskengine slots")
                 spawn(tg, self._obey, name="taskengine runner control")
                 spawn(tg, self._announce, name="taskengine announcer")
                 spawn(tg, self._reap, name="taskengine reaper")
@@ -109,7 +115,7 @@ class Runner:
 
     def close(self) -> None:
         """Close the stream ends that belong to this actor."""
-        for stream in (self._claims, self._control, self._persister):
+        for stream in (self._claims, self._control, self._persister, self._news):
             stream.close()
 
     # --- slots ---
@@ -145,7 +151,11 @@ class Runner:
             in_a_row = 0 if in_a_row == IN_A_ROW else in_a_row + 1
             if attempt.is_ended:
                 continue
-            is_spoiled = await self._attempt(attempt, slot)
+            try:
+                is_spoiled = await self._attempt(attempt, slot)
+            except Exception as error:  # trouble of ours, or an exception that cannot even be looked at
+                is_spoiled = True
+                await self._report_trouble(attempt, error)
             if slot.is_lost:
                 return True
             if is_spoiled:
@@ -179,6 +189,7 @@ class Runner:
             return True  # The reaper gave it up and has told so.
         self._live.pop(attempt.row.key, None)
         outcome = describe_end(end, attempt, definition, self._clock.now(), self._settings)
+        end.error = None  # Its traceback holds the frame that holds `end`: a cycle with all the body's locals.
         await self._report(attempt, outcome)
         return end.is_slot_spoiled
 
@@ -195,6 +206,13 @@ class Runner:
         )
         attempt.facts = context.facts
         return context
+
+    async def _report_trouble(self, attempt: Attempt, error: Exception) -> None:
+        self._live.pop(attempt.row.key, None)
+        if attempt.is_ended:
+            return
+        number, limit = attempt.row.attempt, self._settings.max_error_bytes
+        await self._report(attempt, describe_error(error, number, self._clock.now(), attempt.began_at, limit))
 
     async def _report(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
         attempt.is_ended = True
@@ -226,7 +244,8 @@ class Runner:
 
     async def _end_all(self, cause: str) -> None:
         for live in list(self._live.values()):
-            if live.attempt.cause is None:
+            # A cancel that is asked but not stored yet is overtaken; one that is stored is carried out.
+            if live.attempt.wish is None:
                 live.attempt.cause = cause
             await self._end(live.attempt, cause)
 
@@ -280,8 +299,19 @@ class Runner:
             place,
             self._lost_slots,
         )
-        if self._lost_slots <= self._settings.max_spare_slots and self._is_taking:
+        if self._lost_slots > self._settings.max_spare_slots:
+            await self._do_without(live.slot)
+        elif self._is_taking:
             spawn(self._slots, self._keep_slot, _Slot(live.slot.number), name=f"taskengine slot {live.slot.number}")
+
+    async def _do_without(self, slot: _Slot) -> None:
+        """Go on with one slot less; with none left, give back what is claimed."""
+        self._slots_left -= 1
+        logger.error("slot %d is not replaced any more; %d are left", slot.number, self._slots_left)
+        with suppress(anyio.WouldBlock, anyio.BrokenResourceError):
+            self._news.send_nowait(SlotsLeft(self._slots_left))
+        if self._slots_left == 0:
+            spawn(self._tasks, self._give_back, name="taskengine give back")
 
     # --- telling of bodies that last ---
 

@@ -9,7 +9,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "concurrency": (1, 10_000),
     "prefetch": (0, 10_000),
     "max_pending": (1, 10**12),
-    "ageing_step": (0, 10**7),
+    "ageing_step": (0, 10**6),
     "cancel_wait": (0, 10**7),
     "kill_grace": (0, 3600),
     "shutdown_grace": (0, 10**7),

@@ -6,8 +6,8 @@ way out gives everything back: stop claiming, grace, end the bodies, release, dr
 has a deadline.
 """
 
-import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -17,12 +17,13 @@ from attrs import define
 from taskengine.actors.claimer import StopClaiming
 from taskengine.actors.messages import InterruptAll, OwnerGone, Quiesce, Recover, Register, Reply, StopTaking
 from taskengine.actors.settings import Settings
-from taskengine.core.errors import StoreError
+from taskengine.core.errors import EngineNotRunning, StoreError
 from taskengine.core.leases import LeaseWatch, ProcessIdentity
 from taskengine.core.model import OwnerRow
+from taskengine.diagnostics import diagnostics
 from taskengine.ports import Clock, StoreHost
 
-logger = logging.getLogger("taskengine")
+logger = diagnostics("taskengine")
 
 LOOK_EVERY = 1.0
 """Seconds between looks for dead owners."""
@@ -183,7 +184,7 @@ class Supervisor:
                 logger.error("some tasks could not be given back; the next engine recovers them")
         self._host.renew(None)
         if self.owner is not None:
-            with anyio.move_on_after(MARGIN):
+            with anyio.move_on_after(MARGIN), suppress(EngineNotRunning, StoreError, anyio.BrokenResourceError):
                 reply: Reply[int] = Reply()
                 await self._persister.send(Recover(self.owner, None, proven_gone=False, reply=reply))
                 await reply.wait()
@@ -191,7 +192,8 @@ class Supervisor:
 
     async def _quiesce(self, seconds: float) -> bool:
         reply: Reply[None] = Reply()
-        with anyio.move_on_after(seconds):
+        with anyio.move_on_after(seconds), suppress(EngineNotRunning, anyio.BrokenResourceError):
             await self._persister.send(Quiesce(reply))
             await reply.wait()
-        return reply.is_set
+            return True
+        return False

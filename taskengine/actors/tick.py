@@ -12,6 +12,7 @@ from taskengine.actors.batch import Batch, ClaimOrder, Move, TickResult
 from taskengine.actors.intake import Intake
 from taskengine.actors.ledger import Ledger
 from taskengine.actors.messages import Delete, Recover, Request, RequestAnswer
+from taskengine.codec import NotJson
 from taskengine.core.decide import ENGINE, Decision, decide_crash, decide_request, enact, may_prefetch
 from taskengine.core.errors import (
     NotFinished,
@@ -20,8 +21,8 @@ from taskengine.core.errors import (
     TaskNotFound,
 )
 from taskengine.core.lifecycle import FINAL, LEASED, State, Trigger, step
-from taskengine.core.model import CommandRow, HistoryRow, TaskRow, TaskWrite, WishKind
-from taskengine.ports import Store, Transaction
+from taskengine.core.model import CommandRow, HistoryRow, TaskRow, TaskWrite, Wish, WishKind
+from taskengine.ports import CLAIM_BYTES, Store, Transaction
 from taskengine.records import dump_failure, dump_hold, dump_wish, load_wish
 
 PROMOTE_LIMIT = 500
@@ -133,7 +134,7 @@ class _Tick:
         while rows := self.tx.owned(recovery.owner, RECOVER_CHUNK):
             decided = []
             for row in rows:
-                wish = load_wish(row.wish) if row.wish is not None else None
+                wish = _wish_of(row)
                 decision = decide_crash(row, wish=wish, proven_gone=recovery.proven_gone, now=self.now)
                 decided.append((row, decision, None))
             self.result.moves.extend(self.move(decided))
@@ -181,7 +182,7 @@ class _Tick:
                 )
             )
             return RequestAnswer(task_id=row.id, state=row.state, is_remote=True)
-        wish = load_wish(row.wish) if row.wish is not None else None
+        wish = _wish_of(row)
         decision = decide_request(
             row, request.trigger, wish=wish, actor=request.actor, reason=request.reason, now=self.now
         )
@@ -259,7 +260,10 @@ class _Tick:
     def _choose(self, order: ClaimOrder) -> list[TaskRow]:
         """Pick from the head of the queue, and stop where the next one must not be taken early."""
         chosen: list[TaskRow] = []
-        for row in self.tx.claimable(order.names, order.total):
+        rows = self.tx.claimable(order.names, order.total)
+        if sum(len(row.args) for row in rows) > CLAIM_BYTES // 2:
+            self.result.has_more_due = True  # The store may have stopped at the bytes; look again.
+        for row in rows:
             is_incomplete = row.max_attempts is None or row.recover is None
             if is_incomplete:
                 default_attempts, default_recover = order.defaults[row.name]
@@ -275,6 +279,16 @@ class _Tick:
     def save(self) -> None:
         self.ledger.save(self.tx)
         self.result.last_position = self.head.next_position - 1
+
+
+def _wish_of(row: TaskRow) -> Wish | None:
+    """Read the stored wish; a damaged one still is a wish to end, and the stronger one is meant."""
+    if row.wish is None:
+        return None
+    try:
+        return load_wish(row.wish)
+    except NotJson:
+        return Wish(kind=WishKind.CANCEL, actor=ENGINE, reason="the stored request cannot be read")
 
 
 def apply_write(row: TaskRow, write: TaskWrite) -> None:

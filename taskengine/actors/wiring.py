@@ -15,7 +15,6 @@
 """
 
 import contextvars
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
@@ -35,11 +34,12 @@ from taskengine.actors.runner import Runner
 from taskengine.actors.settings import Settings
 from taskengine.actors.supervisor import Identification, Supervisor
 from taskengine.actors.tick import run_tick
+from taskengine.diagnostics import diagnostics
 from taskengine.eventloop import spawn
 from taskengine.ports import Clock, Downstream, Executor, Store, StoreHost, Teller
 from taskengine.registry import Registry, TaskDefinition
 
-logger = logging.getLogger("taskengine")
+logger = diagnostics("taskengine")
 
 INBOX = 4_096
 
@@ -105,6 +105,7 @@ class Actors:
             claims=claims_end,
             control=control_end,
             persister=self.inbox.clone(),
+            news=self._news.clone(),
             registry=parts.registry,
             executor_for=parts.executor_for,
             downstream=parts.downstream,

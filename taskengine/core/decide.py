@@ -129,8 +129,7 @@ def _retry_or_fail(
     decision: Decision, row: TaskRow, outcome: AttemptOutcome, policy: RetryPolicy, draw: float, limits: Limits
 ) -> None:
     retryable = outcome.retryable if outcome.retryable is not None else is_retryable(policy, outcome.leaves)
-    failure = outcome.failure
-    assert failure is not None, "an attempt that raised brings its failure"
+    failure = outcome.failure or Failure(kind=FailureKind.EXCEPTION, type="Unknown", message="it gave no reason")
     decision.failure = Failure(
         kind=failure.kind,
         type=failure.type,

@@ -46,6 +46,7 @@ class _Thread:
             # Before the answer, so that whoever reads it finds the thread free again.
             self._pool.take_back(self, body)
             body.answer()
+            del body  # It holds what the function returned or raised, and this thread may wait for long.
 
 
 class ThreadBody:

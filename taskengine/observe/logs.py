@@ -5,18 +5,19 @@ use them; `JsonFormatter` writes them all.
 """
 
 import logging
-import traceback
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from taskengine.core.facts import Fact
+from taskengine.diagnostics import diagnostics
 
 # Without a handler of ours, logging would print warnings to stderr in a host that configured nothing.
 logging.getLogger("taskengine").addHandler(logging.NullHandler())
 
 logger = logging.getLogger("taskengine.tasks")
+told = diagnostics("taskengine.tasks")
 
 _LEVELS = {"task_retry": logging.WARNING, "task_interrupted": logging.WARNING}
 
@@ -38,11 +39,7 @@ class LogTeller:
     def tell(self, fact: Fact) -> None:
         """Log one fact. A handler that raises is the handler's trouble and not the engine's."""
         fields = fields_of(fact)
-        try:
-            logger.log(_LEVELS.get(fact.event, logging.INFO), _sentence(fields), extra={"taskengine": fields})
-        except Exception:
-            if logging.raiseExceptions:
-                traceback.print_exc()  # as logging itself does for a handler's trouble
+        told.log(_LEVELS.get(fact.event, logging.INFO), _sentence(fields), extra={"taskengine": fields})
 
 
 def fields_of(fact: Fact) -> dict[str, Any]:

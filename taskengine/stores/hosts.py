@@ -8,7 +8,6 @@ ever. `InlineHost` makes the calls on the loop itself: for the memory store, vir
 Threads are daemons, so that a program which never leaves the engine still exits.
 """
 
-import logging
 import queue
 import threading
 import time
@@ -19,13 +18,14 @@ from typing import Any, Generic, TypeVar
 import anyio
 from attrs import define
 
-from taskengine.core.errors import StoreClosed, StoreError, StoreUnavailable
+from taskengine.core.errors import EngineNotRunning, StoreClosed, StoreError, StoreUnavailable
+from taskengine.diagnostics import diagnostics
 from taskengine.eventloop import Soon, run_soon
 from taskengine.ports import Clock, Reader, Store
 
 T = TypeVar("T")
 
-logger = logging.getLogger("taskengine.store")
+logger = diagnostics("taskengine.store")
 
 POLL = 0.05
 """Seconds between looks at what other processes have committed (6 µs each)."""
@@ -69,6 +69,11 @@ class _Job(Generic[T]):
         except BaseException as error:  # the answer, whatever it is; the thread goes on
             self.error = error
 
+    def refuse(self, error: BaseException) -> None:
+        """Answer without running; on the loop."""
+        self.error = error
+        self.event.set()
+
     def result(self) -> T:
         if self.error is not None:
             raise self.error
@@ -82,12 +87,17 @@ class _Worker:
         self._soon = soon
         self._between = between
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def put(self, function: Callable[[], T]) -> _Job[T]:
+        """Queue a call; after `stop` it is answered with EngineNotRunning."""
         job = _Job(function)
-        self._jobs.put(job)
+        if self._is_stopped:
+            job.refuse(EngineNotRunning("it is being left"))
+        else:
+            self._jobs.put(job)
         return job
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -98,26 +108,30 @@ class _Worker:
     def _work(self) -> None:
         wait = 0.0 if self._between is not None else None
         while True:
+            job: _Job[Any] | None = None
             try:
-                job = self._jobs.get(timeout=wait)
-            except queue.Empty:
-                job = None
-            else:
-                if job is None:
-                    return
-                job.run()
                 try:
+                    job = self._jobs.get(timeout=wait)
+                except queue.Empty:
+                    pass
+                else:
+                    if job is None:
+                        return
+                    job.run()
                     self._soon(job.event.set)
-                except RuntimeError:
-                    return  # The loop has ended; nobody waits for anything here.
-            if self._between is not None:
-                try:
+                if self._between is not None:
                     wait = self._between()
-                except RuntimeError:
-                    return
+            except RuntimeError:
+                return  # The loop has ended; nobody waits for anything here.
+            except BaseException as error:  # raised from outside, into the thread: it must live on
+                logger.error("the store's thread met %r and goes on", error)
+                if job is not None:
+                    job.error = job.error or StoreUnavailable(f"the store's thread met {error!r}")
+                    self._soon(job.event.set)
 
-    async def stop(self) -> None:
-        """End the thread after the jobs that are queued."""
+    def stop(self) -> None:
+        """End the thread after the jobs that are queued, and refuse those that come later."""
+        self._is_stopped = True
         self._jobs.put(None)
         # The thread has nothing left to do but to return, so this blocks for microseconds.
         self._thread.join(1.0)
@@ -147,20 +161,26 @@ class ThreadHost:
         self._pong = self._clock.monotonic()
         self._reading = _Worker("taskengine-reader", self._soon)
         self._writing = _Worker("taskengine-writer", self._soon, self._between_jobs)
+        opening = self._writing.put(self._store.open)
+        with anyio.CancelScope(shield=True):  # bounded by the store; half an opening cannot be undone
+            await opening.event.wait()
         try:
-            await self._writing.call(self._store.open)
-            self._seen_commits = await self._writing.call(self._store.foreign_commits)
+            opening.result()
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.close()
+            # Not closed: that it could not be opened may mean that it is somebody else's.
+            self._reading.stop()
+            self._writing.stop()
             raise
+        self._seen_commits = await self._writing.call(self._store.foreign_commits)
 
     async def close(self) -> None:
         """Close the store and end the threads."""
         self._owner = None
-        await self._reading.stop()
-        await self._writing.call(self._store.close)
-        await self._writing.stop()
+        self._reading.stop()
+        try:
+            await self._writing.call(self._store.close)
+        finally:
+            self._writing.stop()
 
     async def write(self, job: Callable[[], T]) -> T:
         """See `ports.StoreHost.write`."""

@@ -36,15 +36,35 @@ def columns_of(count: int, alias: str = "v") -> str:
 
 def gather(columns: str, source: str) -> str:
     """Write a query that returns all rows of `source` as one JSON array."""
-    return f"SELECT json_group_array(json_array({columns})) FROM {source}"
+    # As a blob: bytes need no decoding to str in between, and what is no UTF-8 at all can still be looked at.
+    return f"SELECT CAST(json_group_array(json_array({columns})) AS BLOB) FROM {source}"
 
 
 TASK_SELECT = ", ".join(TASK_COLUMNS)
 
+TASK_SELECT_LIGHT = ", ".join(
+    {"args": "''", "metadata": "NULL", "result": "NULL"}.get(column, column) for column in TASK_COLUMNS
+)
+"""Without what may be large: for moves that do not need it and may concern many rows."""
 
-def decode_tasks(text: str) -> list[TaskRow]:
+
+UNREADABLE = "\ufffd"
+"""Stands for what is no UTF-8. As arguments it is no JSON, so that they are held and not run."""
+
+
+def _decode_damaged(text: bytes) -> list[list[Any]]:
+    """Read rows of which some have been damaged; arguments are never run in a form that nobody wrote."""
+    rows = _decode(text.decode("utf-8", "replace"))
+    at = TASK_COLUMNS.index("args")
+    for row in rows:
+        if len(row) == len(TASK_COLUMNS) and isinstance(row[at], str) and UNREADABLE in row[at]:
+            row[at] = UNREADABLE
+    return rows
+
+
+def decode_tasks(text: bytes) -> list[TaskRow]:
     """Read what a `gather(TASK_SELECT, …)` query returned."""
-    rows = _decode(text)
+    rows = decode_lists(text)
     states, at = _STATES, _STATE_INDEX
     tasks = []
     for row in rows:
@@ -56,9 +76,12 @@ def decode_tasks(text: str) -> list[TaskRow]:
 HISTORY_COLUMNS = HistoryRow._fields
 
 
-def decode_lists(text: str) -> list[list[Any]]:
-    """Read what any other `gather` query returned."""
-    return _decode(text)
+def decode_lists(text: bytes) -> list[list[Any]]:
+    """Read what a `gather` query returned."""
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        return _decode_damaged(text)
 
 
 def history_row(values: list[Any]) -> HistoryRow:

@@ -50,7 +50,7 @@ class SqliteStore:
             raise InvalidOption("durability", f"{durability!r} is neither 'full' nor 'fast'")
         if str(path) == ":memory:" or not str(path):
             raise InvalidOption("path", "a SQLite store needs a file; use MemoryStore() for one without")
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # The host may change its folder.
         self.durability = durability
         self._writer: apsw.Connection | None = None
         self._reading: apsw.Connection | None = None

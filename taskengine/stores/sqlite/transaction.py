@@ -8,10 +8,11 @@ import msgspec
 
 from taskengine.core.lifecycle import LEASED, WAITING, State, Trigger
 from taskengine.core.model import CommandRow, HistoryRow, OwnerRow, TaskRow, TaskWrite, WishKind
-from taskengine.ports import Head
+from taskengine.ports import CLAIM_BYTES, Head
 from taskengine.stores.sqlite.rows import (
     HISTORY_COLUMNS,
     TASK_SELECT,
+    TASK_SELECT_LIGHT,
     columns_of,
     decode_lists,
     decode_tasks,
@@ -84,22 +85,38 @@ ON CONFLICT DO UPDATE SET n = n + excluded.n
 PENDING = f"SELECT coalesce(sum(n), 0) FROM tally WHERE name <> '' AND word IN ({words(WAITING)})"
 # Left to itself the planner prefers task_by_state here, and sorts everything that is scheduled in every tick.
 _BY_DUE = f"task INDEXED BY task_by_due WHERE {DUE}"
-DUE_TASKS = gather(TASK_SELECT, f"(SELECT * FROM {_BY_DUE} AND due_at <= ? ORDER BY due_at, key LIMIT ?)")
+DUE_TASKS = gather(TASK_SELECT_LIGHT, f"(SELECT * FROM {_BY_DUE} AND due_at <= ? ORDER BY due_at, key LIMIT ?)")
 NEXT_DUE = f"SELECT min(due_at) FROM {_BY_DUE}"
-CLAIMABLE_OF_ONE = gather(TASK_SELECT, f"(SELECT * FROM task WHERE {QUEUED} AND name = ?1 ORDER BY rank, key LIMIT ?2)")
+# A row with nothing left to charge was not made by us; it is passed over.
+_RUNNABLE = f"{QUEUED} AND (max_attempts IS NULL OR charged < max_attempts)"
+# What is claimed is held in memory, so it is bounded in bytes as well; the first row always passes.
+_WEIGHED = """(SELECT *, sum(octet_length(args) + ifnull(octet_length(metadata), 0)) OVER (ORDER BY rank, key)
+    - octet_length(args) - ifnull(octet_length(metadata), 0) AS before FROM {source}) WHERE before < {limit}"""
+CLAIMABLE_OF_ONE = gather(
+    TASK_SELECT,
+    _WEIGHED.format(
+        source=f"(SELECT * FROM task WHERE {_RUNNABLE} AND name = ?1 ORDER BY rank, key LIMIT ?2)", limit=CLAIM_BYTES
+    ),
+)
 # First the heads of each name, from the index alone, and then the rows: what waits under other names costs nothing.
 CLAIMABLE_OF_MANY = gather(
     TASK_SELECT,
-    f"""task WHERE key IN (
-        SELECT head.key FROM json_each(?1) AS wanted CROSS JOIN task AS head
-        WHERE head.key IN (SELECT key FROM task WHERE {QUEUED} AND name = wanted.value ORDER BY rank, key LIMIT ?2)
-        ORDER BY head.rank, head.key LIMIT ?2)""",
+    _WEIGHED.format(
+        source=f"""task WHERE key IN (
+            SELECT head.key FROM json_each(?1) AS wanted CROSS JOIN task AS head
+            WHERE head.key IN (SELECT key FROM task WHERE {_RUNNABLE} AND name = wanted.value
+                ORDER BY rank, key LIMIT ?2)
+            ORDER BY head.rank, head.key LIMIT ?2)""",
+        limit=CLAIM_BYTES,
+    ),
 )
 CLAIM = """
 UPDATE task SET state = 'starting', attempt = attempt + 1, charged = charged + 1, version = version + 1, owner = ?1
 WHERE key IN (SELECT value FROM json_each(?2))
 """
-OWNED = gather(TASK_SELECT, f"(SELECT * FROM task WHERE owner = ? AND state IN ({words(LEASED)}) ORDER BY key LIMIT ?)")
+OWNED = gather(
+    TASK_SELECT_LIGHT, f"(SELECT * FROM task WHERE owner = ? AND state IN ({words(LEASED)}) ORDER BY key LIMIT ?)"
+)
 
 
 class SqliteTransaction:
@@ -151,7 +168,7 @@ class SqliteTransaction:
             for row in rows
         ]
         self._db.execute(INSERT, (encode_rows(values),))
-        tags = [(tag, row.key) for row in rows if row.tags is not None for tag in msgspec.json.decode(row.tags)]
+        tags = [(tag, row.key) for row in rows if row.tags is not None for tag in _texts(row.tags)]
         if tags:
             self._db.execute(INSERT_TAGS, (encode_rows(tags),))
 
@@ -255,6 +272,8 @@ class SqliteTransaction:
     def commands(self, owner: str) -> list[CommandRow]:
         sql = "SELECT * FROM command WHERE owner = ? ORDER BY created_at, id"
         rows: list[Any] = self._db.execute(sql, (owner,)).fetchall()
+        # A kind that is not known here was written by a newer version, for an owner that knows it.
+        rows = [row for row in rows if row[3] in _KINDS]
         return [
             CommandRow(
                 id=id_, task_id=task_id, owner=of, kind=WishKind(kind), actor=actor, reason=reason, created_at=at
@@ -274,6 +293,17 @@ class SqliteTransaction:
         self._db.execute(f"DELETE FROM tag WHERE task_key IN {chosen}", (text,))
 
 
+_KINDS = frozenset(kind.value for kind in WishKind)
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    """Read a stored list of texts; damaged, it is empty."""
+    try:
+        return tuple(msgspec.json.decode(text, type=list[str]))
+    except (msgspec.MsgspecError, ValueError):
+        return ()
+
+
 def owner_row(columns: Sequence[Any]) -> OwnerRow:
     """Build an owner from its columns."""
     id_, boot_id, pid_namespace, pid, process_started, beat, started_at, names = columns
@@ -285,5 +315,5 @@ def owner_row(columns: Sequence[Any]) -> OwnerRow:
         process_started=process_started,
         beat=beat,
         started_at=started_at,
-        names=tuple(msgspec.json.decode(names)),
+        names=_texts(names),
     )
