@@ -20,7 +20,7 @@ from taskengine.stores.sqlite.rows import (
     history_row,
 )
 from taskengine.stores.sqlite.schema import QUEUED, words
-from taskengine.stores.sqlite.transaction import owner_row
+from taskengine.stores.sqlite.transaction import OWNER_COLUMNS, owner_row
 
 _QUALIFIED = ", ".join(f"task.{column}" for column in TASK_COLUMNS)
 _HISTORY = ", ".join(f"history.{column}" for column in HISTORY_COLUMNS)
@@ -105,7 +105,7 @@ class SqliteReader:
         return {row[0] for row in decode_lists(self._one(gather("id", source), encode_rows(ids)))}
 
     def owners(self) -> list[OwnerRow]:
-        return [owner_row(row) for row in self._all("SELECT * FROM owner")]
+        return [owner_row(row) for row in self._all(f"SELECT {OWNER_COLUMNS} FROM owner")]
 
     def ownerless(self) -> list[str]:
         source = "(SELECT DISTINCT owner FROM task WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM owner))"

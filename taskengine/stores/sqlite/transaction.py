@@ -244,7 +244,7 @@ class SqliteTransaction:
         )
 
     def get_owner(self, owner: str) -> OwnerRow | None:
-        rows = self._db.execute("SELECT * FROM owner WHERE id = ?", (owner,)).fetchall()
+        rows = self._db.execute(f"SELECT {OWNER_COLUMNS} FROM owner WHERE id = ?", (owner,)).fetchall()
         return owner_row(rows[0]) if rows else None
 
     def beat(self, owner: str) -> bool:
@@ -293,10 +293,13 @@ class SqliteTransaction:
         self._db.execute(f"DELETE FROM tag WHERE task_key IN {chosen}", (text,))
 
 
+OWNER_COLUMNS = "id, boot_id, pid_namespace, pid, process_started, beat, started_at, CAST(names AS BLOB)"
+"""`names` as a blob: it is for people, and damage to it must not keep an owner from being recovered."""
+
 _KINDS = frozenset(kind.value for kind in WishKind)
 
 
-def _texts(text: str) -> tuple[str, ...]:
+def _texts(text: str | bytes) -> tuple[str, ...]:
     """Read a stored list of texts; damaged, it is empty."""
     try:
         return tuple(msgspec.json.decode(text, type=list[str]))
