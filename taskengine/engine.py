@@ -434,7 +434,7 @@ class Engine:
 
     async def wait_all(
         self,
-        ids: "Sequence[str] | Sequence[TaskHandle[Any]] | None" = None,
+        ids: "Sequence[TaskRef] | None" = None,
         *,
         name: str | None = None,
         tag: str | None = None,

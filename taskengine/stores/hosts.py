@@ -11,6 +11,7 @@ Threads are daemons, so that a program which never leaves the engine still exits
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -86,7 +87,10 @@ class _Worker:
     def __init__(self, name: str, soon: Soon, between: Callable[[], float] | None = None) -> None:
         self._soon = soon
         self._between = between
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: deque[_Job[Any]] = deque()
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Rung once for each job, and with False for the end. Apart from the jobs, so that none of them is lost with an
+        exception that strikes the thread from outside."""
         self._is_stopped = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -97,7 +101,8 @@ class _Worker:
         if self._is_stopped:
             job.refuse(EngineNotRunning("it is being left"))
         else:
-            self._jobs.put(job)
+            self._jobs.append(job)
+            self._bell.put(True)
         return job
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -110,13 +115,11 @@ class _Worker:
         while True:
             job: _Job[Any] | None = None
             try:
-                try:
-                    job = self._jobs.get(timeout=wait)
-                except queue.Empty:
-                    pass
-                else:
-                    if job is None:
+                with suppress(queue.Empty):
+                    if not self._bell.get(timeout=wait):
                         return
+                    job = self._jobs.popleft() if self._jobs else None
+                if job is not None:
                     job.run()
                     self._soon(job.event.set)
                 if self._between is not None:
@@ -128,11 +131,12 @@ class _Worker:
                 if job is not None:
                     job.error = job.error or StoreUnavailable(f"the store's thread met {error!r}")
                     self._soon(job.event.set)
+                self._bell.put(True)  # It may have struck between the bell and the job.
 
     def stop(self) -> None:
         """End the thread after the jobs that are queued, and refuse those that come later."""
         self._is_stopped = True
-        self._jobs.put(None)
+        self._bell.put(False)
         # The thread has nothing left to do but to return, so this blocks for microseconds.
         self._thread.join(1.0)
 

@@ -89,27 +89,19 @@ DUE_TASKS = gather(TASK_SELECT_LIGHT, f"(SELECT * FROM {_BY_DUE} AND due_at <= ?
 NEXT_DUE = f"SELECT min(due_at) FROM {_BY_DUE}"
 # A row with nothing left to charge was not made by us; it is passed over.
 _RUNNABLE = f"{QUEUED} AND (max_attempts IS NULL OR charged < max_attempts)"
-# What is claimed is held in memory, so it is bounded in bytes as well; the first row always passes.
-_WEIGHED = """(SELECT *, sum(octet_length(args) + ifnull(octet_length(metadata), 0)) OVER (ORDER BY rank, key)
-    - octet_length(args) - ifnull(octet_length(metadata), 0) AS before FROM {source}) WHERE before < {limit}"""
-CLAIMABLE_OF_ONE = gather(
-    TASK_SELECT,
-    _WEIGHED.format(
-        source=f"(SELECT * FROM task WHERE {_RUNNABLE} AND name = ?1 ORDER BY rank, key LIMIT ?2)", limit=CLAIM_BYTES
-    ),
-)
-# First the heads of each name, from the index alone, and then the rows: what waits under other names costs nothing.
-CLAIMABLE_OF_MANY = gather(
-    TASK_SELECT,
-    _WEIGHED.format(
-        source=f"""task WHERE key IN (
-            SELECT head.key FROM json_each(?1) AS wanted CROSS JOIN task AS head
-            WHERE head.key IN (SELECT key FROM task WHERE {_RUNNABLE} AND name = wanted.value
-                ORDER BY rank, key LIMIT ?2)
-            ORDER BY head.rank, head.key LIMIT ?2)""",
-        limit=CLAIM_BYTES,
-    ),
-)
+# What is claimed is held in memory, so it is bounded in bytes as well; the first task always passes. Keys and sizes
+# first, which costs no look at the values themselves, and then the rows.
+_SIZE = "octet_length(args) + ifnull(octet_length(metadata), 0) AS size"
+_WITHIN_BYTES = """task WHERE key IN (
+    SELECT key FROM (SELECT key, sum(size) OVER (ORDER BY rank, key) - size AS before FROM {heads})
+    WHERE before < {limit})"""
+_HEADS_OF_ONE = f"(SELECT key, rank, {_SIZE} FROM task WHERE {_RUNNABLE} AND name = ?1 ORDER BY rank, key LIMIT ?2)"
+# The heads of each name, from the index: what waits under other names costs nothing.
+_HEADS_OF_MANY = f"""(SELECT head.key, head.rank, {_SIZE} FROM json_each(?1) AS wanted CROSS JOIN task AS head
+    WHERE head.key IN (SELECT key FROM task WHERE {_RUNNABLE} AND name = wanted.value ORDER BY rank, key LIMIT ?2)
+    ORDER BY head.rank, head.key LIMIT ?2)"""
+CLAIMABLE_OF_ONE = gather(TASK_SELECT, _WITHIN_BYTES.format(heads=_HEADS_OF_ONE, limit=CLAIM_BYTES))
+CLAIMABLE_OF_MANY = gather(TASK_SELECT, _WITHIN_BYTES.format(heads=_HEADS_OF_MANY, limit=CLAIM_BYTES))
 CLAIM = """
 UPDATE task SET state = 'starting', attempt = attempt + 1, charged = charged + 1, version = version + 1, owner = ?1
 WHERE key IN (SELECT value FROM json_each(?2))
