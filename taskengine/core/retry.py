@@ -27,15 +27,12 @@ _Errors = Iterable[type[BaseException] | str] | type[BaseException] | str | None
 def _as_names(errors: _Errors) -> tuple[str, ...] | None:
     if errors is None:
         return None
-    if isinstance(errors, str | type):
-        errors = (errors,)
+    given: Iterable[object] = (errors,) if isinstance(errors, str | type) else errors
     names: list[str] = []
-    for error in errors:
-        if not isinstance(error, str | type):
-            raise InvalidOption("retry", f"{error!r} is neither an exception class nor the qualified name of one")
+    for error in given:
         if isinstance(error, str):
             names.append(error if "." in error else f"builtins.{error}")
-        elif issubclass(error, BaseException):
+        elif isinstance(error, type) and issubclass(error, BaseException):
             names.append(error_names(error)[0])
         else:
             raise InvalidOption("retry", f"{error!r} is neither an exception class nor the qualified name of one")

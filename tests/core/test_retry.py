@@ -160,6 +160,11 @@ def test_retry_on_takes_subclasses_too_and_nothing_else() -> None:
     assert not judge(policy, KeyError())
 
 
+def test_a_single_class_or_name_stands_for_a_tuple_of_it() -> None:
+    assert RetryPolicy(retry_on=OSError).retry_on == ("builtins.OSError",)
+    assert RetryPolicy(give_up_on="ValueError").give_up_on == ("builtins.ValueError",)
+
+
 def test_an_empty_retry_on_retries_nothing() -> None:
     assert not judge(RetryPolicy(retry_on=()), ValueError())
 
