@@ -267,7 +267,7 @@ async def test_requests_in_an_outage_are_bounded_and_the_body_s_own_end_is_kept(
             with anyio.fail_after(20), pytest.raises(StoreUnavailable):
                 await ask()
         release.set()
-        await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
         store.heal()
         outcome = await handle.wait(timeout=20)
     assert outcome.state is State.FAILED
@@ -283,11 +283,11 @@ async def test_a_failing_read_while_somebody_waits_does_not_end_the_engine() -> 
         await running(engine, handle.id)
         async with anyio.create_task_group() as tg:
             tg.start_soon(handle.wait)
-            await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()  # The waiter has looked, and waits for news.
             store.fail(StoreUnavailable("no file handles"), point="reader")
             await other.submit(TaskCall.of("nobody_here"))
-            await anyio.lowlevel.checkpoint()
-            store.heal()
+            await anyio.wait_all_tasks_blocked()
+            assert not store.has_faults  # It has struck the look that the foreign commit asked for.
             await handle.cancel()
         assert (await (await engine.submit(add.bind(1))).wait(timeout=20)).ok
 
