@@ -11,30 +11,28 @@ from datetime import datetime, timedelta
 from itertools import islice
 from random import Random
 from types import ModuleType, TracebackType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 import anyio.lowlevel
 
 from taskengine import defaults
-from taskengine.actors.messages import Delete, Receipt, Reply, Request, RequestAnswer, Requeue
 from taskengine.actors.settings import Settings
 from taskengine.arguments import short_repr
 from taskengine.clock import SystemClock
-from taskengine.codec import check_text
 from taskengine.core.errors import EngineNotRunning, InvalidOption, UsageError
-from taskengine.core.lifecycle import FINAL, Trigger
 from taskengine.core.model import Outcome, Stats, SubmitOptions, Task, TaskFilter, TaskPage, Transition
 from taskengine.core.retry import RetryPolicy
 from taskengine.filters import FilterStates, check_seconds, make_filter
 from taskengine.handles import Submission, TaskHandle, id_of
-from taskengine.ids import new_id
 from taskengine.ports import Clock, Downstream, Store
 from taskengine.registry import Registry, TaskCall, TaskDefinition
-from taskengine.running import Plan, Running
 from taskengine.stores.opening import open_store
 from taskengine.submission import DEFAULT_OPTIONS
-from taskengine.views import EventStream
+
+if TYPE_CHECKING:
+    from taskengine.running import Running
+    from taskengine.views import EventStream
 
 T = TypeVar("T")
 
@@ -135,6 +133,8 @@ class Engine:
         Raises:
             StoreError: the store cannot be opened; nothing is left behind.
         """
+        from taskengine.running import Plan, Running  # Late: the actors take a third of the time of an import.
+
         if self._running is not None:
             raise UsageError("this engine is running already; make one Engine for each `async with`")
         running = Running(
@@ -167,7 +167,7 @@ class Engine:
         """Cancel every body that runs here now; to cut short the grace of an engine that is being left."""
         self._require().actors.end_bodies()
 
-    def _require(self) -> Running:
+    def _require(self) -> "Running":
         running = self._running
         if running is None:
             raise EngineNotRunning
@@ -282,12 +282,7 @@ class Engine:
         Raises:
             TaskNotFound: no such task. NotFinished: it has not ended.
         """
-        running = self._require()
-        reply: Reply[Receipt] = Reply()
-        check_text("actor", actor, limit=200)
-        deadline = running.deadline()
-        await running.send(Requeue(id_of(task_id), new_id(), keep_key, actor, reply, deadline=deadline))
-        receipt = await reply.wait()
+        receipt = await self._require().controls.requeue(id_of(task_id), keep_key=keep_key, actor=actor)
         return TaskHandle(self, receipt.id, True, None)
 
     # --- controlling ---
@@ -312,7 +307,9 @@ class Engine:
 
         Cancellation: the request may have been made; the task may end.
         """
-        return await self._ask(id_of(task_id), Trigger.USER_CANCEL, reason, actor, check_seconds("timeout", timeout))
+        return await self._require().controls.cancel(
+            id_of(task_id), reason=reason, actor=actor, timeout=check_seconds("timeout", timeout)
+        )
 
     async def run_now(self, task_id: TaskRef, *, actor: str = "user") -> Task:
         """Make a task due that waits for its time or for a retry; a finished one comes back unchanged.
@@ -320,22 +317,7 @@ class Engine:
         Raises:
             TaskNotFound: no such task. IllegalTransition: it is unfinished and does not wait for a time.
         """
-        return await self._ask(id_of(task_id), Trigger.USER_RUN_NOW, None, actor, 0.0)
-
-    async def _ask(self, task_id: str, trigger: Trigger, reason: str | None, actor: str, timeout: float | None) -> Task:
-        running = self._require()
-        check_text("actor", actor, limit=200)
-        if reason is not None:
-            check_text("reason", reason, limit=2_000)
-        reply: Reply[RequestAnswer] = Reply()
-        patience = None if trigger is Trigger.USER_RUN_NOW else self._settings.cancel_wait
-        deadline = running.deadline(patience)
-        await running.send(Request(task_id, trigger, actor, reason, new_id(), reply, deadline=deadline))
-        answer = await reply.wait()
-        if trigger is Trigger.USER_CANCEL and answer.state not in FINAL:
-            with anyio.move_on_after(self._settings.cancel_wait if timeout is None else timeout):
-                await running.views.outcome(task_id, None)
-        return await running.views.get(task_id)
+        return await self._require().controls.run_now(id_of(task_id), actor=actor)
 
     async def delete(self, task_id: TaskRef) -> None:
         """Delete a finished task with its history; its id stays known as expired.
@@ -343,10 +325,7 @@ class Engine:
         Raises:
             TaskNotFound: no such task. NotFinished: it has not ended.
         """
-        running = self._require()
-        reply: Reply[bool] = Reply()
-        await running.send(Delete(id_of(task_id), reply, deadline=running.deadline()))
-        await reply.wait()
+        await self._require().controls.delete(id_of(task_id))
 
     # --- looking ---
 
@@ -403,7 +382,7 @@ class Engine:
         """
         return await self._require().views.history(id_of(task_id))
 
-    def events(self, after: int | None = None) -> EventStream:
+    def events(self, after: int | None = None) -> "EventStream":
         """Iterate over committed moves of all tasks, for ever, reading them from the store as fast as you take them.
 
         Args:

@@ -13,6 +13,7 @@ from taskengine.actors.messages import Receipt, Reply, Submit
 from taskengine.actors.settings import Settings
 from taskengine.actors.supervisor import Identification
 from taskengine.actors.wiring import Actors, Parts
+from taskengine.controls import Controls
 from taskengine.core.errors import EngineNotRunning, InvalidOption, QueueFull, StoreError
 from taskengine.core.model import TaskRow
 from taskengine.diagnostics import diagnostics
@@ -72,6 +73,7 @@ class Running:
         self._host: InlineHost | ThreadHost = host_class(plan.store, clock=plan.clock, watch=watch, terms=terms)
         self._foreign = anyio.Event()
         self.views = Views(host=self._host, bulletin=self.bulletin, registry=plan.registry)
+        self.controls = Controls(post=self, views=self.views, settings=settings)
         self.submissions = Submissions(
             registry=plan.registry,
             is_client=plan.is_client,
