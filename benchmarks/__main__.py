@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.measuring import Report, Setting, folder_on_disk
 
-NAMES = ("throughput", "latency", "backlog", "memory", "cancel", "http")
+NAMES = ("throughput", "latency", "backlog", "memory", "cancel", "http", "executors")
 PROFILED = ("throughput", "single", "memory", "http")
 
 

@@ -19,6 +19,11 @@ async def trivial_once(number: int) -> int:
     return number
 
 
+def do_nothing(number: int) -> int:
+    """Do nothing, in whatever executor."""
+    return number
+
+
 class Stamps:
     """When bodies began, by `time.perf_counter_ns`; benchmarks run one engine at a time."""
 

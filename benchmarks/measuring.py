@@ -9,7 +9,7 @@ import math
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -83,8 +83,12 @@ class Report:
 
     def add_ratio(self, name: str, rounds: "Rounds") -> None:
         """Note a ratio, and each round's beside the results, so that the spread can be seen."""
-        self.ratios[name] = round(rounds.ratio, 3)
-        self.results[f"{name}_rounds"] = [round(ratio, 3) for ratio in rounds.ratios]
+        self.add_ratio_of(name, rounds.ratios)
+
+    def add_ratio_of(self, name: str, ratios: Sequence[float]) -> None:
+        """Note the median of the rounds' ratios, and each of them beside the results."""
+        self.ratios[name] = round(statistics.median(ratios), 3)
+        self.results[f"{name}_rounds"] = [round(ratio, 3) for ratio in ratios]
 
     def as_dict(self) -> dict[str, Any]:
         """Lay it out as the JSON document that is promised."""
@@ -118,6 +122,17 @@ def interleave(setting: Setting, ours: Callable[[], float], floor: Callable[[], 
     for _ in range(setting.rounds):
         rounds.ours.append(_take_turn(ours))
         rounds.floor.append(_take_turn(floor))
+    return rounds
+
+
+def interleave_all(setting: Setting, turns: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Let several take turns; return what each of them measured, round by round."""
+    rounds: dict[str, list[float]] = {name: [] for name in turns}
+    for number in range(setting.rounds + (not setting.is_quick)):
+        for name, turn in turns.items():
+            figure = _take_turn(turn)
+            if number or setting.is_quick:  # The first round of a full run warms up.
+                rounds[name].append(figure)
     return rounds
 
 

@@ -22,25 +22,34 @@ from taskengine.core.errors import StoreFull as StoreFull
 from taskengine.core.errors import StoreGone as StoreGone
 from taskengine.core.errors import StoreIncompatible as StoreIncompatible
 from taskengine.core.errors import StoreUnavailable as StoreUnavailable
+from taskengine.core.errors import TaskDiscarded as TaskDiscarded
 from taskengine.core.errors import TaskEngineError as TaskEngineError
 from taskengine.core.errors import TaskExpired as TaskExpired
 from taskengine.core.errors import TaskNotFound as TaskNotFound
+from taskengine.core.errors import TaskSnoozed as TaskSnoozed
 from taskengine.core.errors import TaskStopped as TaskStopped
 from taskengine.core.errors import TaskUnsuccessful as TaskUnsuccessful
 from taskengine.core.errors import UnknownTask as UnknownTask
 from taskengine.core.errors import UsageError as UsageError
+from taskengine.core.explain import Explanation as Explanation
 from taskengine.core.lifecycle import TRANSITIONS as TRANSITIONS
 from taskengine.core.lifecycle import State as State
 from taskengine.core.lifecycle import Trigger as Trigger
 from taskengine.core.model import Failure as Failure
 from taskengine.core.model import FailureKind as FailureKind
+from taskengine.core.model import Hold as Hold
+from taskengine.core.model import LogLine as LogLine
 from taskengine.core.model import Outcome as Outcome
+from taskengine.core.model import Progress as Progress
+from taskengine.core.model import StandingHold as StandingHold
 from taskengine.core.model import Stats as Stats
 from taskengine.core.model import SubmitOptions as SubmitOptions
 from taskengine.core.model import Task as Task
+from taskengine.core.model import TaskEnd as TaskEnd
 from taskengine.core.model import TaskPage as TaskPage
 from taskengine.core.model import Transition as Transition
 from taskengine.core.retry import RetryPolicy as RetryPolicy
+from taskengine.core.timeouts import Timeouts as Timeouts
 from taskengine.engine import Engine as Engine
 from taskengine.handles import Submission as Submission
 from taskengine.handles import TaskHandle as TaskHandle
@@ -73,21 +82,26 @@ __all__ = [
     "DuplicateTask",
     "Engine",
     "EngineNotRunning",
+    "Explanation",
     "Failure",
     "FailureKind",
     "GoneError",
+    "Hold",
     "IdempotencyConflict",
     "IllegalTransition",
     "InvalidArguments",
     "InvalidOption",
     "InvalidResult",
     "JsonFormatter",
+    "LogLine",
     "MemoryStore",
     "NotFinished",
     "Outcome",
+    "Progress",
     "QueueFull",
     "RetryPolicy",
     "SqliteStore",
+    "StandingHold",
     "State",
     "Stats",
     "StoreClosed",
@@ -101,13 +115,17 @@ __all__ = [
     "Task",
     "TaskCall",
     "TaskContext",
+    "TaskDiscarded",
+    "TaskEnd",
     "TaskEngineError",
     "TaskExpired",
     "TaskHandle",
     "TaskNotFound",
     "TaskPage",
+    "TaskSnoozed",
     "TaskStopped",
     "TaskUnsuccessful",
+    "Timeouts",
     "Transition",
     "Trigger",
     "UnknownTask",

@@ -14,6 +14,20 @@ CANCEL_WAIT = 10.0
 """Seconds that `cancel` waits for the body to end before it answers with the state as it is."""
 KILL_GRACE = 2.0
 """Seconds between the forced end of a body and the verdict that it cannot be ended."""
+STOP_GRACE = 10.0
+"""Seconds that a body has to reach a checkpoint after a stop, before force is used."""
+PAUSE_WINDOW = 10.0
+"""Seconds that a body has to reach a checkpoint after a pause, before the pause is taken back."""
+LOOP_BLOCK_WARNING = 5.0
+"""Seconds without a sign of life from the event loop after which the log says what it is doing."""
+MAX_LOG_LINES = 1_000
+"""Lines that are kept of what one attempt logs; the oldest are dropped."""
+MAX_LOG_BYTES = 8 * 1024
+"""One such line; longer ones are cut, marked as cut."""
+CHILD_MAX_TASKS = 100
+"""Calls that a child process runs before another takes its place."""
+KEEP_ARTIFACTS = "always"
+"""Whose artifact folders stay after the attempt: "always", "failed" or "never"."""
 SHUTDOWN_GRACE = 25.0
 """Seconds that bodies have to finish when the engine is left."""
 LEASE = 30.0

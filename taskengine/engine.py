@@ -4,46 +4,44 @@ To follow one task: `submit` here, the row in `submission`, the stream in `actor
 `actors.claimer`, the body in `actors.runner`, the rules in `core.decide`, the write in `actors.persister`.
 """
 
-import builtins
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from random import Random
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import anyio
 import anyio.lowlevel
 
 from taskengine import defaults
 from taskengine.actors.settings import Settings
 from taskengine.arguments import short_repr
+from taskengine.asking import Asking
 from taskengine.clock import SystemClock
 from taskengine.core.errors import EngineNotRunning, InvalidOption, UsageError
-from taskengine.core.model import Outcome, Stats, SubmitOptions, Task, TaskFilter, TaskPage, Transition
+from taskengine.core.model import SubmitOptions
 from taskengine.core.retry import RetryPolicy
-from taskengine.filters import FilterStates, check_seconds, make_filter
-from taskengine.handles import Submission, TaskHandle, id_of
+from taskengine.core.timeouts import Timeouts
+from taskengine.handles import Submission, TaskHandle
+from taskengine.importable import refuse_unfit
+from taskengine.looking import Looking
 from taskengine.ports import Clock, Downstream, Store
-from taskengine.registry import Registry, TaskCall, TaskDefinition
-from taskengine.stores.opening import open_store
+from taskengine.registry import Registry, TaskCall, TaskDefinition, TaskFunction
+from taskengine.stores.opening import default_artifacts, open_store
 from taskengine.submission import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
     from taskengine.running import Running
-    from taskengine.views import EventStream
 
 T = TypeVar("T")
-
-TaskRef = str | TaskHandle[Any]
-"""A task, by its id or a handle."""
 
 ROWS_IN_A_ROW = 250
 """Rows that `submit_many` makes without letting others run: about 2 ms."""
 
 
-class Engine:
+class Engine(Asking, Looking):
     """A durable task engine that lives in this program's event loop, asyncio's or trio's.
 
     Use it as an async context manager. Leaving it gives everything back: no more is claimed, bodies have
@@ -54,10 +52,13 @@ class Engine:
         tasks: what may run here: `@task` functions, plain functions, modules. None makes this a client: it submits
             any name, and never claims, recovers or fires schedules.
         concurrency: bodies in flight (default 50); the rest waits in the store.
-        default_executor: where sync functions run: "thread" (default) or "inline" (on the loop, for tests).
+        default_executor: where sync functions run that name no executor: "thread" (default), "process" (child
+            processes) or "inline" (on the loop, for tests).
         durability: of a SQLite path: "full" (default) survives power loss, "fast" only the process.
         downstream: how HTTP tasks reach the outside; default is httpx with the address guard.
         max_pending: limit on tasks that wait (scheduled, blocked, queued, retry_wait); default none.
+        artifacts: folder for what bodies leave in `ctx.artifact_dir()`; default is one beside a SQLite file, named
+            after it, and for other stores a temporary one.
         settings: every other limit by its name; see docs/settings.md.
     """
 
@@ -67,10 +68,11 @@ class Engine:
         *,
         tasks: "Iterable[Callable[..., Any] | TaskDefinition | ModuleType] | None" = None,
         concurrency: int = defaults.CONCURRENCY,
-        default_executor: Literal["thread", "inline"] = "thread",
+        default_executor: Literal["thread", "process", "inline"] = "thread",
         durability: str | None = None,
         downstream: Downstream | None = None,
         max_pending: int | None = None,
+        artifacts: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
         **settings: Any,
@@ -90,12 +92,14 @@ class Engine:
                 self.register_module(item)
             else:
                 self._registry.add(item)
-        if default_executor not in ("thread", "inline"):
-            raise InvalidOption("default_executor", f"{default_executor!r} is neither 'thread' nor 'inline'")
+        if default_executor not in ("thread", "process", "inline"):
+            problem = f"{default_executor!r} is neither 'thread' nor 'process' nor 'inline'"
+            raise InvalidOption("default_executor", problem)
         self._default_executor = default_executor
         if downstream is not None and not isinstance(downstream, Downstream):
             raise InvalidOption("downstream", f"{short_repr(downstream)} has no `send` and `aclose`; see Downstream")
         self._given_downstream = downstream
+        self._artifacts = Path(artifacts) if artifacts is not None else default_artifacts(self._store)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random()
 
@@ -137,6 +141,10 @@ class Engine:
 
         if self._running is not None:
             raise UsageError("this engine is running already; make one Engine for each `async with`")
+        if self._default_executor == "process":
+            for definition in self.definitions.values():
+                if definition.executor is None and not definition.is_async:
+                    refuse_unfit(definition.function)
         running = Running(
             Plan(
                 store=self._store,
@@ -147,6 +155,7 @@ class Engine:
                 is_client=self._is_client,
                 default_executor=self._default_executor,
                 downstream=self._given_downstream,
+                artifacts=self._artifacts,
             )
         )
         await running.start()
@@ -192,6 +201,10 @@ class Engine:
         max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         recover: Literal["retry", "lost"] | None = None,
+        timeout: float | Timeouts | None = None,
+        on_success: "str | TaskFunction[..., Any, ..., Any] | None" = None,
+        on_failure: "str | TaskFunction[..., Any, ..., Any] | None" = None,
+        on_settled: "str | TaskFunction[..., Any, ..., Any] | None" = None,
         on_full: Literal["raise", "wait"] = "raise",
         full_timeout: float | None = None,
     ) -> TaskHandle[T]:
@@ -204,7 +217,10 @@ class Engine:
             delay: seconds (or timedelta) until it is due; or `due_at`, an aware datetime.
             priority: lower number first, first come first served among equals.
             tags, metadata, label: for people and queries.
-            max_attempts, retry, recover: instead of the task's own.
+            max_attempts, retry, recover, timeout: instead of the task's own; a number as `timeout` is the seconds of
+                each attempt.
+            on_success, on_failure, on_settled: tasks, or their names, that are submitted in the transaction that ends
+                this one, with a `TaskEnd` as their argument; instead of the task's own.
             on_full: at `max_pending`, raise QueueFull or wait (at most `full_timeout` seconds).
 
         Raises:
@@ -227,6 +243,10 @@ class Engine:
             max_attempts=max_attempts,
             retry=retry,
             recover=recover,
+            timeouts=timeout,
+            on_success=on_success,
+            on_failure=on_failure,
+            on_settled=on_settled,
         )
         running = self._require()
         row = running.submissions.row(call, options)
@@ -272,178 +292,3 @@ class Engine:
                 for receipt, item in zip(receipts, chunk, strict=True)
             )
         return handles
-
-    async def requeue(self, task_id: TaskRef, *, keep_key: bool = False, actor: str = "user") -> TaskHandle[Any]:
-        """Run a finished task again as a NEW task.
-
-        Args:
-            keep_key: send the old task's idempotency key downstream again; default is a new one.
-
-        Raises:
-            TaskNotFound: no such task. NotFinished: it has not ended.
-        """
-        receipt = await self._require().controls.requeue(id_of(task_id), keep_key=keep_key, actor=actor)
-        return TaskHandle(self, receipt.id, True, None)
-
-    # --- controlling ---
-
-    async def cancel(
-        self, task_id: TaskRef, *, reason: str | None = None, actor: str = "user", timeout: float | None = None
-    ) -> Task:
-        """Cancel a task, and wait until its body has ended.
-
-        Waiting tasks are cancelled at once. A running async body is cancelled where it awaits, so that its I/O really
-        stops; a thread is asked, and is `lost` if it does not listen.
-
-        Args:
-            timeout: seconds to wait for the end; default is the setting `cancel_wait` (10).
-
-        Returns:
-            The committed state. A finished task comes back unchanged; one whose end is still awaited is `stopping`, or
-            as it was if another process runs it.
-
-        Raises:
-            TaskNotFound: no such task.
-
-        Cancellation: the request may have been made; the task may end.
-        """
-        return await self._require().controls.cancel(
-            id_of(task_id), reason=reason, actor=actor, timeout=check_seconds("timeout", timeout)
-        )
-
-    async def run_now(self, task_id: TaskRef, *, actor: str = "user") -> Task:
-        """Make a task due that waits for its time or for a retry; a finished one comes back unchanged.
-
-        Raises:
-            TaskNotFound: no such task. IllegalTransition: it is unfinished and does not wait for a time.
-        """
-        return await self._require().controls.run_now(id_of(task_id), actor=actor)
-
-    async def delete(self, task_id: TaskRef) -> None:
-        """Delete a finished task with its history; its id stays known as expired.
-
-        Raises:
-            TaskNotFound: no such task. NotFinished: it has not ended.
-        """
-        await self._require().controls.delete(id_of(task_id))
-
-    # --- looking ---
-
-    async def get(self, task_id: TaskRef) -> Task:
-        """Read one task.
-
-        Raises:
-            TaskNotFound: no task has this id (TaskExpired: any more).
-        """
-        return await self._require().views.get(id_of(task_id))
-
-    async def handle(self, task_id: TaskRef) -> TaskHandle[Any]:
-        """Return a handle of a task that is known by its id.
-
-        Raises:
-            TaskNotFound: no task has this id.
-        """
-        found = await self.get(task_id)
-        return TaskHandle(self, found.id, False, None)
-
-    async def list(
-        self,
-        *,
-        ids: "Sequence[TaskRef] | None" = None,
-        states: FilterStates = None,
-        name: str | None = None,
-        tag: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        limit: int = defaults.LIST_LIMIT,
-        cursor: str | None = None,
-        order: Literal["newest", "claim"] = "newest",
-    ) -> TaskPage:
-        """List tasks, newest first, or (order="claim") the queued ones in the order in which they are claimed.
-
-        Raises:
-            InvalidOption: a word that is no state, a limit or a cursor that is of no use.
-        """
-        where = make_filter(
-            ids=None if ids is None else [id_of(each) for each in ids],
-            states=states,
-            name=name,
-            tag=tag,
-            created_after=created_after,
-            created_before=created_before,
-        )
-        return await self._require().views.page(where, limit=limit, cursor=cursor, order=order)
-
-    async def history(self, task_id: TaskRef) -> "builtins.list[Transition]":
-        """Read one task's moves, oldest first.
-
-        Raises:
-            TaskNotFound: no such task.
-        """
-        return await self._require().views.history(id_of(task_id))
-
-    def events(self, after: int | None = None) -> "EventStream":
-        """Iterate over committed moves of all tasks, for ever, reading them from the store as fast as you take them.
-
-        Args:
-            after: position behind which to begin (0: from the start); None begins with
-                what is committed after the first look.
-
-        Cancellation: ends it; begin again behind the last position seen, and nothing is missed.
-        """
-        if after is not None and not (type(after) is int and after >= 0):
-            raise InvalidOption("after", f"{after!r} is not a position; pass 0, or the position of the last event seen")
-        return self._require().views.events(after)
-
-    async def stats(self) -> Stats:
-        """Read the counters of the store and of this engine."""
-        running = self._require()
-        persister = running.actors.persister
-        return await running.views.stats(
-            slots_used=min(persister.held, self._settings.concurrency),
-            slots_total=0 if self._is_client else self._settings.concurrency,
-            outages=persister.outages,
-            last_outage=persister.last_outage,
-        )
-
-    # --- waiting ---
-
-    async def _wait(self, task_id: str, definition: TaskDefinition | None) -> Outcome[Any]:
-        return await self._require().views.outcome(task_id, definition)
-
-    async def wait_all(
-        self,
-        ids: "Sequence[TaskRef] | None" = None,
-        *,
-        name: str | None = None,
-        tag: str | None = None,
-        timeout: float | None = None,
-    ) -> bool:
-        """Wait until the given tasks have ended, or all that match; changes nothing.
-
-        Returns:
-            True when all have ended, False when the timeout (seconds) came first.
-
-        Raises:
-            TaskNotFound: one of the ids is of no task.
-        """
-        views = self._require().views
-        if isinstance(ids, str | TaskHandle):
-            raise InvalidOption("ids", "pass a list of ids or handles")
-        with anyio.move_on_after(check_seconds("timeout", timeout)) as scope:
-            if ids is not None:
-                await views.wait_all_ids([id_of(item) for item in ids])
-            if ids is None or name is not None or tag is not None:
-                await views.wait_all_matching(TaskFilter(name=name, tag=tag))
-        return not scope.cancelled_caught
-
-    async def drain(self, *, timeout: float | None = None) -> bool:
-        """Wait until no unheld, unfinished task is left whose name is known here; changes nothing.
-
-        Returns:
-            True when drained, False when the timeout (seconds) came first.
-        """
-        views = self._require().views
-        with anyio.move_on_after(check_seconds("timeout", timeout)) as scope:
-            await views.drained(lambda: self._registry.names)
-        return not scope.cancelled_caught

@@ -1,11 +1,11 @@
 """The two things that the backends do differently and anyio does not hide: a call from a thread, and Ctrl-C."""
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anyio.abc import TaskGroup
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 Soon = Callable[[Callable[[], None]], None]
 """Has a callback run in the loop's thread, soon; callable from any thread.
@@ -25,6 +25,8 @@ def run_soon() -> Soon:
 
         if trio.lowlevel.in_trio_run():
             return trio.lowlevel.current_trio_token().run_sync_soon
+    import asyncio  # Late: a program on trio may never need it.
+
     loop = asyncio.get_running_loop()
 
     def soon(callback: Callable[[], None]) -> None:
@@ -33,7 +35,21 @@ def run_soon() -> Soon:
     return soon
 
 
-def spawn(tg: TaskGroup, run: Callable[..., Awaitable[Any]], *args: object, name: str) -> None:
+def is_on_loop() -> bool:
+    """Tell whether this thread is running an event loop right now, so that blocking it would block that loop."""
+    if "trio" in sys.modules:
+        import trio
+
+        if trio.lowlevel.in_trio_run():
+            return True
+    if "asyncio" not in sys.modules:
+        return False
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
+
+
+def spawn(tg: "TaskGroup", run: Callable[..., Awaitable[Any]], *args: object, name: str) -> None:
     """Start an anyio task in which trio raises no KeyboardInterrupt.
 
     A Ctrl-C belongs to the host. trio raises it in whichever unprotected task happens to run, which may be a body,

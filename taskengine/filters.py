@@ -32,11 +32,13 @@ def make_filter(
     tag: str | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
+    held: bool | None = None,
+    requeued: bool | None = None,
 ) -> TaskFilter:
-    """Check what a listing is filtered by.
+    """Check what a listing is filtered by; see `TaskFilter` for what each means.
 
     Raises:
-        InvalidOption: a word that is no state, a naive datetime.
+        InvalidOption: a word that is no state, a naive datetime, something else than yes or no.
     """
     for option, text in (("name", name), ("tag", tag)):
         if text is not None:
@@ -44,6 +46,9 @@ def make_filter(
     for option, instant in (("created_after", created_after), ("created_before", created_before)):
         if instant is not None and instant.tzinfo is None:
             raise InvalidOption(option, f"{instant!r} has no time zone; pass an aware datetime")
+    for option, wanted in (("held", held), ("requeued", requeued)):
+        if wanted is not None and not isinstance(wanted, bool):
+            raise InvalidOption(option, f"{wanted!r} is neither True nor False, nor None")
     return TaskFilter(
         ids=None if ids is None else tuple(ids),
         states=_read_states(states),
@@ -51,6 +56,8 @@ def make_filter(
         tag=tag,
         created_after=created_after,
         created_before=created_before,
+        held=held,
+        requeued=requeued,
     )
 
 

@@ -8,11 +8,12 @@ from attrs import field, frozen
 from taskengine.arguments import short_repr
 from taskengine.codec import check_text
 from taskengine.core.errors import InvalidOption
-from taskengine.core.model import Outcome, SubmitOptions, Task, Transition
+from taskengine.core.model import LogLine, Outcome, SubmitOptions, Task, Transition
 from taskengine.filters import check_seconds
 from taskengine.registry import TaskCall, TaskDefinition
 
 if TYPE_CHECKING:
+    from taskengine.core.explain import Explanation
     from taskengine.engine import Engine
 
 T = TypeVar("T")
@@ -64,9 +65,33 @@ class TaskHandle(Generic[T]):
         """Cancel it; see `Engine.cancel`."""
         return await self._engine.cancel(self.id, reason=reason, timeout=timeout)
 
+    async def stop(self, *, reason: str | None = None, timeout: float | None = None) -> Task:
+        """Stop it, cooperatively first; see `Engine.stop`."""
+        return await self._engine.stop(self.id, reason=reason, timeout=timeout)
+
+    async def pause(self, *, reason: str | None = None) -> bool:
+        """Pause it at its next checkpoint, or hold it; see `Engine.pause`."""
+        return await self._engine.pause(self.id, reason=reason)
+
+    async def resume(self, *, reason: str | None = None) -> bool:
+        """Let it go on; see `Engine.resume`."""
+        return await self._engine.resume(self.id, reason=reason)
+
+    async def explain(self) -> "Explanation":
+        """Tell why it is not running; see `Engine.explain`."""
+        return await self._engine.explain(self.id)
+
+    async def logs(self, *, attempt: int | None = None) -> list[LogLine]:
+        """Read what its bodies logged; see `Engine.logs`."""
+        return await self._engine.logs(self.id, attempt=attempt)
+
     async def history(self) -> list[Transition]:
         """Read its moves, oldest first."""
         return await self._engine.history(self.id)
+
+
+TaskRef = str | TaskHandle[Any]
+"""A task, by its id or a handle."""
 
 
 def id_of(task: "str | TaskHandle[Any]") -> str:

@@ -14,7 +14,21 @@ from attrs import define, field, frozen
 
 from taskengine.core.facts import Fact
 from taskengine.core.lifecycle import State, Trigger
-from taskengine.core.model import CommandRow, HistoryRow, OwnerRow, TaskFilter, TaskRow, TaskWrite
+from taskengine.core.model import (
+    CommandRow,
+    Failure,
+    HistoryRow,
+    HoldRow,
+    HoldScope,
+    LogRow,
+    OwnerRow,
+    SideRow,
+    TaskFilter,
+    TaskRow,
+    TaskWrite,
+)
+from taskengine.core.retry import ErrorNames
+from taskengine.signals import Signals, Voice
 
 T = TypeVar("T")
 
@@ -39,6 +53,8 @@ class Head:
     """How many other owners have a row."""
     has_commands: bool
     """Whether commands wait for the asking owner."""
+    holds_version: int = 0
+    """Rises with every `put_hold` and `drop_hold`; only grows."""
 
 
 class Transaction(Protocol):
@@ -85,8 +101,24 @@ class Transaction(Protocol):
         Their `args`, `metadata` and `result` may be left out: there may be many, and they may be large.
         """
 
+    def expired(self, now: int, limit: int) -> list[TaskRow]:
+        """Return tasks without a body whose time is over, in any order; large columns may be left out, as by `due`.
+
+        These are the tasks in a WAITING state with `deadline_at` not after `now`, and those in a CLAIMABLE state with
+        `started_at` None and `due_at + start_within` not after `now`.
+        """
+
+    def hold_ended(self, now: int, limit: int) -> list[TaskRow]:
+        """Return tasks that are not final and carry a hold whose `until` is not after `now`, in any order, light."""
+
+    def marked(self, by: str, limit: int) -> list[TaskRow]:
+        """Return tasks that are not final and carry a hold whose `by` is the given one, in any order, light."""
+
     def next_due(self) -> int | None:
-        """Return the soonest `due_at` of the tasks in a TIMED state."""
+        """Return the soonest instant at which `due`, `expired` or `hold_ended` has something to return."""
+
+    def tags_of(self, keys: Sequence[int], tags: Sequence[str]) -> dict[int, str]:
+        """Return, of the tasks with these keys that have one of the tags, one such tag of each."""
 
     def claimable(self, names: Sequence[str], limit: int) -> list[TaskRow]:
         """Return queued, unheld tasks with one of the names, ordered by (rank, key), `limit` at most.
@@ -99,8 +131,20 @@ class Transaction(Protocol):
     def claim(self, keys: Sequence[int], owner: str) -> None:
         """Make the tasks `starting`: attempt, charged and version +1, `owner` set. Only for rows just read."""
 
-    def set_defaults(self, key: int, max_attempts: int, recover: str) -> None:
+    def set_defaults(self, key: int, max_attempts: int, recover: str, deadline_at: int | None) -> None:
         """Fill in what a client that does not know the task could not."""
+
+    def extend(self, deadlines: Sequence[tuple[int, int, int]]) -> None:
+        """Set `deadline_at` for each (key, attempt, deadline_at) whose task is at that attempt; not a move."""
+
+    def put_sides(self, rows: Sequence[SideRow]) -> None:
+        """Keep the newest side data of each task; a row with an older attempt than the one that is kept is ignored.
+
+        Within one attempt, `progress` None leaves the kept progress as it is. Touches neither task nor version.
+        """
+
+    def append_logs(self, rows: Sequence[LogRow], keep: int) -> None:
+        """Append captured lines; of each (task, attempt) among them only the `keep` highest numbers stay."""
 
     def owned(self, owner: str, limit: int) -> list[TaskRow]:
         """Return tasks in a LEASED state that `owner` holds; `args`, `metadata` and `result` may be left out."""
@@ -126,8 +170,17 @@ class Transaction(Protocol):
     def drop_commands(self, ids: Sequence[str]) -> None:
         """Delete commands that were carried out."""
 
+    def put_hold(self, hold: HoldRow) -> None:
+        """Store a hold of many, in place of one with the same scope and target."""
+
+    def drop_hold(self, scope: HoldScope, target: str) -> None:
+        """Delete a hold of many, if it is there."""
+
+    def holds(self) -> list[HoldRow]:
+        """Return every hold of many, released ones among them, oldest first."""
+
     def delete(self, keys: Sequence[int]) -> None:
-        """Delete tasks with their history and leave a tombstone of each id."""
+        """Delete tasks with their history, side data and captured lines, and leave a tombstone of each id."""
 
 
 class Reader(Protocol):
@@ -152,8 +205,17 @@ class Reader(Protocol):
 
     def tallies(self) -> tuple[dict[tuple[str, State], int], dict[Trigger, int]]: ...
 
-    def held(self, names: Sequence[str] | None) -> int:
-        """Count unfinished tasks that carry a hold, of the given names or of all."""
+    def held(self, names: Sequence[str] | None, tags: Sequence[str] = ()) -> int:
+        """Count unfinished tasks, of the given names or of all, that carry a hold, or wait and have one of the tags."""
+
+    def holds(self) -> list[HoldRow]:
+        """Return every hold of many, released ones among them, oldest first."""
+
+    def sides(self, keys: Sequence[int]) -> dict[int, SideRow]:
+        """Return the side data of those of the tasks that have some."""
+
+    def logs(self, task_id: str, *, attempt: int | None = None, limit: int) -> list[LogRow]:
+        """Return the last `limit` captured lines of a task (of one attempt, or of all), oldest first."""
 
     def finished(self, ids: Sequence[str]) -> set[str]:
         """Return those of `ids` whose task is final."""
@@ -271,15 +333,54 @@ class Downstream(Protocol):
         """Close idle connections."""
 
 
-@frozen(kw_only=True)
+@define(eq=False, kw_only=True)
 class Call:
     """A body with its arguments, decoded, and the context variables that it sees."""
 
+    task_id: str
+    name: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
+    """The TaskContext among them, if the function takes one."""
     kwargs: Mapping[str, Any]
     context: Context
     """A copy of its own, so that no body sees what another has set."""
+    signals: Signals
+    """What the body is asked to do; the runner changes it while the body runs."""
+    facts: "CallFacts | None" = None
+    """For executors that ask for it (`Executor.wants_facts`)."""
+
+
+@frozen(kw_only=True)
+class CallFacts:
+    """What an executor that cannot hand the function itself over needs to know of the call."""
+
+    task_id: str
+    name: str
+    attempt: int
+    takes_context: bool
+    arguments: str
+    """`[args, kwargs]` as JSON text, without the TaskContext."""
+    metadata: Mapping[str, Any]
+    idempotency_key: str
+    voice: Voice
+    max_value_bytes: int
+    max_error_bytes: int
+    kill_grace: float
+    """Seconds from `Body.interrupt` to `Body.abandon`; force that comes in steps must fit into them."""
+
+
+@frozen(kw_only=True)
+class ErrorReport:
+    """An exception that was raised elsewhere, as data."""
+
+    failure: Failure
+    leaves: Sequence[ErrorNames] = ()
+    """Class names of the innermost exceptions, for the policy."""
+    retryable: bool | None = None
+    """The body's own verdict; None asks the policy."""
+    retry_after: float | None = None
+    """Seconds."""
 
 
 @define(eq=False)
@@ -287,8 +388,12 @@ class BodyEnd:
     """How a body ended. Who asked for the end is the runner's knowledge and not guessed from the exception."""
 
     value: Any = None
+    result: str | None = None
+    """The value as JSON text, where the executor has encoded it already; `value` counts for nothing then."""
     error: BaseException | None = None
-    """None: it returned `value`."""
+    """None: it returned `value`. TaskStopped, TaskSnoozed and TaskDiscarded are rebuilt, wherever they were raised."""
+    report: ErrorReport | None = None
+    """What is known of an exception that did not come over as one; `error` is None then."""
     is_abandoned: bool = False
     """It did not end; nobody drives or waits for it any more."""
     is_slot_spoiled: bool = False
@@ -305,13 +410,26 @@ class Body(Protocol):
         """
 
     def interrupt(self) -> None:
-        """Begin to end it by force. May be called again, and after its end."""
+        """Begin to end it by force, as far as there is one. May be called again, and after its end."""
 
     def abandon(self) -> None:
         """Stop waiting for it: `run` returns as soon as it can, `is_abandoned`."""
 
     def where(self) -> str:
         """Say where it is now, in a line of text, for the log."""
+
+
+class ArtifactStore(Protocol):
+    """Folders in which attempts leave files."""
+
+    def make(self, task_id: str, attempt: int) -> str:
+        """Return the path of an attempt's folder, which exists after the call; on any thread."""
+
+    async def clean(self, task_id: str, attempt: int | None = None) -> None:
+        """Remove the folder of an attempt, or of the whole task, if it is there; never raises.
+
+        Cancellation: waits for what is under way.
+        """
 
 
 class Teller(Protocol):
@@ -327,8 +445,14 @@ class Teller(Protocol):
 class Executor(Protocol):
     """A place where bodies run."""
 
+    wants_facts: bool
+    """Whether its calls must carry `Call.facts`; making them costs as much as a short body."""
+
     def start(self, call: Call) -> Body:
         """Prepare a body; nothing of it runs before `Body.run`."""
 
-    def close(self) -> None:
-        """Let idle resources go. Bodies that were abandoned are left behind."""
+    async def aclose(self) -> None:
+        """Let idle resources go. Bodies that were abandoned are left behind.
+
+        Cancellation: shielded by the engine; its length is bounded.
+        """

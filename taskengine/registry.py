@@ -7,29 +7,35 @@ which function that means is decided here and nowhere else.
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import ModuleType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from attrs import field, frozen
 
-from taskengine import defaults
+from taskengine import defaults, importable, records
 from taskengine.arguments import CallShape, code_of, short_repr
 from taskengine.context import TaskContext
-from taskengine.core.errors import DuplicateTask, InvalidOption, UnknownTask
+from taskengine.core.errors import DuplicateTask, InvalidArguments, InvalidOption, UnknownTask
 from taskengine.core.retry import RetryPolicy
+from taskengine.core.timeouts import Timeouts, to_timeouts
+from taskengine.taskoptions import (
+    ExecutorName,
+    KeepArtifacts,
+    Recover,
+    TaskOptions,
+    check_executor,
+    check_name,
+    check_word,
+    refuse_unknown,
+    resolve_attempts,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
 C = ParamSpec("C")
-
-Recover = Literal["retry", "lost"]
-"""After a crash: run it again while budget is left, or call it `lost` once it may have begun."""
-
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 
 
 @frozen
@@ -64,51 +70,66 @@ class TaskDefinition:
     recover: Recover
     check: Callable[..., object] | None
     """Called at submit with the arguments; raises InvalidOption or InvalidArguments if it does not like them."""
+    executor: ExecutorName | None
+    """None: `loop` for an async function, the engine's `default_executor` for a sync one."""
+    timeouts: Timeouts | None
+    callbacks: Mapping[str, str]
+    """`success`, `failure` or `settled` -> name of the task that is submitted with the end."""
+    keep_artifacts: KeepArtifacts | None
+    """None: as the engine has it."""
     shape: CallShape = field(repr=False)
+    stored_timeouts: str | None = field(repr=False)
+    """The timeouts as rows keep them; encoded once, since every submit needs it."""
+    stored_callbacks: str | None = field(repr=False)
 
     @classmethod
     def of(
-        cls,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        max_attempts: int | None = None,
-        recover: Recover = "retry",
-        check: Callable[..., object] | None = None,
+        cls, function: Callable[..., Any], *, name: str | None = None, **options: Unpack[TaskOptions]
     ) -> "TaskDefinition":
         """Define a function, sync or async, as a task.
 
         Args:
-            function: what to run; no lambda, generator or class.
+            function: what to run; no lambda, generator or class. For a child process: one that can be imported by name.
             name: what it is submitted under; default is its `__name__`.
-            retry: how often and when it is tried again; None leaves it to the engine.
-            max_attempts: charged attempts; default is the policy's, else 3.
-            recover: see `Recover`.
-            check: called at submit with the arguments, before anything is stored.
+            **options: see `TaskOptions`.
 
         Raises:
             InvalidOption: one of these cannot be used; the message names the fix.
         """
         _refuse_unfit(function)
-        chosen = _check_name(getattr(function, "__name__", None) if name is None else name, function)
+        chosen = _name_of(function) if name is None else check_name("name", name)
+        refuse_unknown(options)
+        retry, recover, check = options.get("retry"), options.get("recover", "retry"), options.get("check")
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise InvalidOption("retry", f"{short_repr(retry)} is not a RetryPolicy")
-        if recover not in ("retry", "lost"):
-            raise InvalidOption("recover", f"{short_repr(recover)} is neither 'retry' nor 'lost'")
+        check_word("recover", recover, Recover)
+        keep_artifacts = options.get("keep_artifacts")
+        if keep_artifacts is not None:
+            check_word("keep_artifacts", keep_artifacts, KeepArtifacts)
         if check is not None and not callable(check):
             raise InvalidOption("check", f"{short_repr(check)} cannot be called")
         shape = CallShape.of(chosen, function)
+        is_async = inspect.iscoroutinefunction(code_of(function))
+        executor = options.get("executor")
+        if executor is not None:
+            check_executor(executor, function, is_async=is_async)
+        timeouts, callbacks = to_timeouts(options.get("timeout")), read_callbacks(options)
         return cls(
             name=chosen,
             function=function,
             takes_context=shape.takes_context,
-            is_async=inspect.iscoroutinefunction(code_of(function)),
+            is_async=is_async,
             retry=retry,
-            max_attempts=_resolve_attempts(max_attempts, retry),
+            max_attempts=resolve_attempts(options.get("max_attempts"), retry),
             recover=recover,
             check=check,
+            executor=executor,
+            timeouts=timeouts,
+            callbacks=callbacks,
+            keep_artifacts=keep_artifacts,
             shape=shape,
+            stored_timeouts=None if timeouts is None else records.dump_timeouts(timeouts),
+            stored_callbacks=records.dump_callbacks(callbacks) if callbacks else None,
         )
 
     def encode_arguments(
@@ -210,16 +231,9 @@ def task(
 @overload
 def task(function: Callable[P, T], /) -> TaskFunction[P, T, P, T]: ...
 @overload
-def task(
-    *,
-    name: str | None = None,
-    retry: RetryPolicy | None = None,
-    max_attempts: int | None = None,
-    recover: Recover = "retry",
-    check: Callable[..., object] | None = None,
-) -> TaskDecorator: ...
+def task(*, name: str | None = None, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function a task, as `@task` or `@task(name=..., retry=..., ...)`; see `TaskDefinition.of` for the options.
+    """Make a function a task, as `@task` or `@task(name=..., retry=..., ...)`; see `TaskOptions` for the options.
 
     The function itself is returned, with two attributes more, and nothing is registered: pass it to
     `Engine(..., tasks=[...])`.
@@ -232,16 +246,10 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return _attach(function, **options)
 
 
-_OPTIONS = frozenset({"name", "retry", "max_attempts", "recover", "check"})
-
-
 def _attach(function: Callable[..., Any], /, **options: Any) -> Callable[..., Any]:
     own = _attached(function)
     if own is not None and own.function is function:
         raise InvalidOption("task", f"it is the task {own.name!r} already; register(name, function) gives other names")
-    unknown = options.keys() - _OPTIONS
-    if unknown:
-        raise InvalidOption(sorted(unknown)[0], f"no such option of a task; there are {', '.join(sorted(_OPTIONS))}")
     definition = TaskDefinition.of(function, **options)
 
     def bind(*args: Any, **kwargs: Any) -> TaskCall[Any]:
@@ -277,23 +285,49 @@ def _refuse_unfit(function: object) -> None:
         raise InvalidOption("task", problem)
 
 
-def _check_name(name: object, function: object) -> str:
+def _name_of(function: object) -> str:
+    name = getattr(function, "__name__", None)
     if name is None:
         raise InvalidOption("name", f"{short_repr(function)} has no __name__; use register(name, function)")
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        allowed = "1 to 200 of the characters A-Z a-z 0-9 _ . : -"
-        raise InvalidOption("name", f"{short_repr(name)} is no name for a task; it must be {allowed}")
-    return str.__str__(name)
+    return check_name("name", name)
 
 
-def _resolve_attempts(explicit: int | None, retry: RetryPolicy | None) -> int:
-    if explicit is None:
-        explicit = retry.max_attempts if retry is not None else None
-    if explicit is None:
-        return defaults.MAX_ATTEMPTS
-    if type(explicit) is not int or not 1 <= explicit <= 1_000_000:
-        raise InvalidOption("max_attempts", f"{short_repr(explicit)} is not a whole number from 1 to 1,000,000")
-    return explicit
+def read_callbacks(options: Mapping[str, Any]) -> dict[str, str]:
+    """Take `on_success`, `on_failure` and `on_settled` out of some options.
+
+    Returns:
+        `success`, `failure` or `settled` -> the name of the task; only what is given.
+
+    Raises:
+        InvalidOption: one of them is neither a task that can be called with a TaskEnd, nor a name, nor None.
+    """
+    return {
+        event: _name_callback(option, options[option])
+        for event, option in records.CALLBACKS.items()
+        if options.get(option) is not None
+    }
+
+
+def _name_callback(option: str, callback: object) -> str:
+    if isinstance(callback, str):
+        return check_name(option, callback)
+    definition = _attached(callback)
+    if definition is None or definition.function is not callback:
+        raise InvalidOption(option, f"{short_repr(callback)} is neither a task nor the name of one")
+    check_callback(option, definition)
+    return definition.name
+
+
+def check_callback(option: str, definition: TaskDefinition) -> None:
+    """Check that a task can be called with one TaskEnd.
+
+    Raises:
+        InvalidOption: it cannot.
+    """
+    try:
+        definition.shape.fit((None,), {})
+    except InvalidArguments as exc:
+        raise InvalidOption(option, f"the task {definition.name!r} is called with one TaskEnd: {exc.problem}") from exc
 
 
 # --- the registry -----------------------------------------------------------------------------------------------
@@ -328,25 +362,14 @@ class Registry:
         """
         return self._put(item if isinstance(item, TaskDefinition) else _define(item))
 
-    def register(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *,
-        retry: RetryPolicy | None = None,
-        max_attempts: int | None = None,
-        recover: Recover = "retry",
-        check: Callable[..., object] | None = None,
-    ) -> TaskDefinition:
-        """Take a function under a name; see `TaskDefinition.of`. A decorated task is taken as the function it is.
+    def register(self, name: str, function: Callable[..., Any], **options: Unpack[TaskOptions]) -> TaskDefinition:
+        """Take a function under a name; see `TaskOptions`. A decorated task is taken as the function it is.
 
         Raises:
             DuplicateTask: another function, or the same with other options, has the name.
             InvalidOption: the function or an option cannot be used.
         """
-        return self._put(
-            TaskDefinition.of(function, name=name, retry=retry, max_attempts=max_attempts, recover=recover, check=check)
-        )
+        return self._put(TaskDefinition.of(function, name=name, **options))
 
     def register_module(self, module: ModuleType, engine: Any) -> tuple[TaskDefinition, ...]:
         """Take the decorated tasks among a module's attributes, then call its `register(engine)` if it has one.
@@ -374,6 +397,8 @@ class Registry:
     def _put(self, definition: TaskDefinition) -> TaskDefinition:
         known = self._definitions.get(definition.name)
         if known is None:
+            if definition.executor == "process":
+                importable.check_resolves(definition.function)
             self._definitions[definition.name] = definition
             self._names = tuple(sorted(self._definitions))
             return definition
@@ -398,5 +423,18 @@ def _define(item: Callable[..., Any]) -> TaskDefinition:
     return own
 
 
+_OPTION_FIELDS = (
+    "function",
+    "retry",
+    "max_attempts",
+    "recover",
+    "check",
+    "executor",
+    "timeouts",
+    "callbacks",
+    "keep_artifacts",
+)
+
+
 def _options_of(definition: TaskDefinition) -> tuple[Any, ...]:
-    return (definition.function, definition.retry, definition.max_attempts, definition.recover, definition.check)
+    return tuple(getattr(definition, name) for name in _OPTION_FIELDS)

@@ -1,6 +1,7 @@
 """One stay inside `async with Engine`: the store's host, the actors and the views."""
 
 import os
+from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from taskengine.actors.messages import Receipt, Reply, Submit
 from taskengine.actors.settings import Settings
 from taskengine.actors.supervisor import Identification
 from taskengine.actors.wiring import Actors, Parts
+from taskengine.artifacts import ArtifactFolders
 from taskengine.controls import Controls
 from taskengine.core.errors import EngineNotRunning, InvalidOption, QueueFull, StoreError
 from taskengine.core.model import TaskRow
@@ -24,14 +26,19 @@ from taskengine.executors.thread import ThreadExecutor
 from taskengine.filters import check_seconds
 from taskengine.identity import is_gone, this_process
 from taskengine.ids import new_id
+from taskengine.listening import Listener, Listening
 from taskengine.observe.logs import LogTeller
 from taskengine.ports import Clock, Downstream, Executor, Store
 from taskengine.registry import Registry, TaskDefinition
 from taskengine.stores.hosts import InlineHost, LeaseTerms, ThreadHost, Watch
 from taskengine.submission import Submissions
-from taskengine.views import Views
+from taskengine.views import EventStream, Views
+from taskengine.watchdog import Watchdog
 
 logger = diagnostics("taskengine")
+
+LAST_WORDS = 2.0
+"""Seconds that listeners have to hear of the last commits."""
 
 
 @define(eq=False, kw_only=True)
@@ -46,6 +53,7 @@ class Plan:
     is_client: bool
     default_executor: str
     downstream: Downstream | None
+    artifacts: Path | None
 
 
 class Running:
@@ -63,17 +71,26 @@ class Running:
             "thread": ThreadExecutor(),
             "inline": InlineExecutor(),
         }
+        self._artifacts = ArtifactFolders(plan.artifacts)
+        self._listeners: list[Listening] = []
+        self._watchdog = Watchdog()
         watch = Watch(
             foreign_commit=self._foreign_commit,
             beat_committed=lambda monotonic: self.actors.supervisor.beat_committed(monotonic),
             owner_gone=lambda owner: self.actors.alarm(owner),
+            loop_blocked=self._watchdog.report,
         )
-        terms = LeaseTerms(beat=settings.beat, max_loop_block=settings.max_loop_block)
+        terms = LeaseTerms(
+            beat=settings.beat,
+            max_loop_block=settings.max_loop_block,
+            loop_block_warning=settings.loop_block_warning,
+        )
         host_class = InlineHost if plan.store.inline else ThreadHost
         self._host: InlineHost | ThreadHost = host_class(plan.store, clock=plan.clock, watch=watch, terms=terms)
         self._foreign = anyio.Event()
-        self.views = Views(host=self._host, bulletin=self.bulletin, registry=plan.registry)
-        self.controls = Controls(post=self, views=self.views, settings=settings)
+        now = plan.clock.now
+        self.views = Views(host=self._host, bulletin=self.bulletin, registry=plan.registry, now=now)
+        self.controls = Controls(post=self, views=self.views, settings=settings, artifacts=self._artifacts, now=now)
         self.submissions = Submissions(
             registry=plan.registry,
             is_client=plan.is_client,
@@ -97,12 +114,43 @@ class Running:
                 identification=Identification(me=this_process(), is_gone=is_gone, new_id=new_id),
                 executor_for=self._executor_for,
                 downstream=self._get_downstream,
+                artifacts=self._artifacts,
+                new_id=new_id,
             ),
             is_client=plan.is_client,
         )
 
     def _executor_for(self, definition: TaskDefinition) -> Executor:
-        return self._executors["loop" if definition.is_async else self._plan.default_executor]
+        name = definition.executor or ("loop" if definition.is_async else self._plan.default_executor)
+        executor = self._executors.get(name)
+        return executor if executor is not None else self._make_process_executor(name)
+
+    def _make_process_executor(self, name: str) -> Executor:
+        from taskengine.executors.process.executor import ProcessExecutor  # Late: few programs need it.
+
+        settings = self._plan.settings
+        executor = self._executors[name] = ProcessExecutor(
+            max_tasks_per_child=settings.child_max_tasks,
+            memory_limit=settings.child_memory_bytes,
+            cpu_limit=settings.child_cpu_seconds,
+        )
+        return executor
+
+    @property
+    def slots_total(self) -> int:
+        """Bodies that can run here at once."""
+        return 0 if self._plan.is_client else self._plan.settings.concurrency
+
+    def names(self) -> tuple[str, ...]:
+        """Names that can run here."""
+        return self._plan.registry.names
+
+    def listen(self, listener: Listener, events: EventStream) -> Listening:
+        """Start a listener in the engine's task group."""
+        listening = Listening(listener, events)
+        self._listeners.append(listening)
+        spawn(self._tg, listening.run, name="taskengine listener")
+        return listening
 
     def _get_downstream(self) -> Downstream:
         if self._downstream is None:
@@ -120,6 +168,7 @@ class Running:
 
     async def start(self) -> None:
         await self._host.open()
+        self._watchdog.watch_this_thread()
         self.actors = self._make_actors()
         self._tg = anyio.create_task_group()
         await self._tg.__aenter__()
@@ -155,6 +204,9 @@ class Running:
             except Exception:  # The task group must be left whatever happens; it raises what crashed an actor.
                 logger.exception("the engine could not be ended in order")
             self.bulletin.close()
+            with anyio.move_on_after(LAST_WORDS):
+                for listening in self._listeners:
+                    await listening.ended()
         self._tg.cancel_scope.cancel()
         # The host's own exception leaves as it was raised; only a cancellation is the task group's business, since it
         # may be the one by which a crashed actor ended the host's block.
@@ -170,7 +222,8 @@ class Running:
 
     async def _close(self) -> None:
         for executor in self._executors.values():
-            executor.close()
+            await executor.aclose()
+        await self._artifacts.aclose()
         if self._owns_downstream and self._downstream is not None:
             await self._downstream.aclose()
         with anyio.move_on_after(5.0):

@@ -11,7 +11,8 @@ from taskengine.core.errors import InvalidArguments, InvalidOption, UnknownTask
 from taskengine.core.lifecycle import State
 from taskengine.core.model import SubmitOptions, TaskRow, to_micros
 from taskengine.core.retry import RetryPolicy
-from taskengine.registry import Registry, TaskCall, TaskDefinition
+from taskengine.core.timeouts import Timeouts, to_timeouts
+from taskengine.registry import Registry, TaskCall, TaskDefinition, check_callback, read_callbacks
 
 MAX_TOKEN = 500
 """Characters of an id, key, label or tag."""
@@ -46,7 +47,7 @@ class Submissions:
         """Check a call and its options.
 
         Raises:
-            UnknownTask: this engine has tasks, and none of that name.
+            UnknownTask: this engine has tasks, and none of that name, or of that of a callback.
             InvalidArguments: the arguments do not fit, or are no JSON.
             InvalidOption: an option has a value that cannot be used.
         """
@@ -63,8 +64,16 @@ class Submissions:
         row.created_at = row.due_at = now
         if definition is not None:
             row.max_attempts, row.recover = definition.max_attempts, definition.recover
+            if definition.timeouts is not None:
+                _set_timeouts(row, definition.timeouts, definition.stored_timeouts)
         if options is not DEFAULT_OPTIONS:
             self._apply(row, options, now)
+            timeouts = to_timeouts(options.timeouts)
+            if timeouts is not None:
+                # As a whole in place of the definition's, also where it sets no limit at all.
+                _set_timeouts(row, timeouts, records.dump_timeouts(timeouts))
+        if (definition is not None and definition.callbacks) or _has_callbacks(options):
+            row.callbacks = self._callbacks(definition, options)
         row.send_key = row.idempotency_key
         return row
 
@@ -109,6 +118,18 @@ class Submissions:
                 raise InvalidOption("recover", f"{options.recover!r} is neither 'retry' nor 'lost'")
             row.recover = options.recover
 
+    def _callbacks(self, definition: TaskDefinition | None, options: SubmitOptions) -> str | None:
+        callbacks = {} if definition is None else definition.callbacks
+        submitted = read_callbacks({option: getattr(options, option) for option in records.CALLBACKS.values()})
+        if submitted:
+            callbacks = {**callbacks, **submitted}
+        if not self._is_client:
+            for end, name in callbacks.items():
+                check_callback(records.CALLBACKS[end], self._registry.get(name))
+        if not submitted:
+            return None if definition is None else definition.stored_callbacks
+        return records.dump_callbacks(callbacks)
+
     def _metadata(self, options: SubmitOptions) -> str:
         metadata = options.metadata
         if not isinstance(metadata, dict):
@@ -117,6 +138,15 @@ class Submissions:
             return codec.dump_plain(metadata, limit=self._max_value_bytes)
         except codec.NotJson as error:
             raise InvalidOption("metadata", error.problem) from error
+
+
+def _has_callbacks(options: SubmitOptions) -> bool:
+    return options.on_success is not None or options.on_failure is not None or options.on_settled is not None
+
+
+def _set_timeouts(row: TaskRow, timeouts: Timeouts, text: str | None) -> None:
+    row.timeouts = text
+    row.deadline_at, row.start_within = timeouts.deadline_at(row.created_at), timeouts.start_within()
 
 
 def _due_at(options: SubmitOptions, now: int) -> int:

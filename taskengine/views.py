@@ -9,17 +9,41 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from attrs import evolve
+
 from taskengine import codec, records
 from taskengine.actors.bulletin import Bulletin
-from taskengine.core.errors import EngineNotRunning, InvalidOption, InvalidResult, TaskExpired, TaskNotFound
-from taskengine.core.lifecycle import FINAL, UNFINISHED, State, Trigger
-from taskengine.core.model import HistoryRow, Outcome, Stats, Task, TaskFilter, TaskPage, TaskRow, Transition
+from taskengine.core.errors import (
+    EngineNotRunning,
+    InvalidOption,
+    InvalidResult,
+    StoreClosed,
+    TaskExpired,
+    TaskNotFound,
+)
+from taskengine.core.explain import Explanation, OwnerFacts, Surroundings, explain
+from taskengine.core.lifecycle import FINAL, UNFINISHED, WAITING, State, Trigger
+from taskengine.core.model import (
+    HistoryRow,
+    HoldScope,
+    LogLine,
+    Outcome,
+    StandingHold,
+    Stats,
+    Task,
+    TaskFilter,
+    TaskPage,
+    TaskRow,
+    Transition,
+)
 from taskengine.ports import Reader, StoreHost
 from taskengine.registry import Registry, TaskDefinition
 
 EVENTS_PAGE = 500
 MAX_LIMIT = 10_000
 IDS_CHUNK = 500
+LOOK_AHEAD = 200
+"""Tasks in front of one that are counted for its explanation; more are not told apart."""
 
 _SUBMITS = (Trigger.USER_SUBMIT, Trigger.USER_SUBMIT_LATER, Trigger.PIPELINE_SUBMIT)
 
@@ -46,13 +70,17 @@ class EventStream:
         if self._position is None:
             self._position = await self._host.read(lambda reader: reader.last_position())
         while not self._page:
-            if self._bulletin.is_closed:
-                raise StopAsyncIteration
+            is_last_look = self._bulletin.is_closed
             # Before looking, so that a commit that comes while we look is not missed.
             commit = self._bulletin.next_commit()
-            rows = await self._host.read(partial(_events_behind, self._position))
+            try:
+                rows = await self._host.read(partial(_events_behind, self._position))
+            except (StoreClosed, EngineNotRunning):
+                raise StopAsyncIteration from None  # The engine was left while this waited, and its store is closed.
             self._page.extend(records.transition_from_row(*row) for row in rows)
             if not rows:
+                if is_last_look:
+                    raise StopAsyncIteration
                 await commit.wait()
         event = self._page.popleft()
         self._position = event.position
@@ -62,7 +90,8 @@ class EventStream:
 class Views:
     """The reading half of an engine."""
 
-    def __init__(self, *, host: StoreHost, bulletin: Bulletin, registry: Registry) -> None:
+    def __init__(self, *, host: StoreHost, bulletin: Bulletin, registry: Registry, now: Callable[[], int]) -> None:
+        self._now = now
         self._host = host
         self._bulletin = bulletin
         self._registry = registry
@@ -86,7 +115,30 @@ class Views:
 
     async def get(self, task_id: str) -> Task:
         """Read one task."""
-        return records.task_from_row(await self.row(task_id))
+        row = await self.row(task_id)
+        sides = await self._host.read(lambda reader: reader.sides([row.key]))
+        return records.task_from_row(row, sides.get(row.key))
+
+    async def logs(self, task_id: str, *, attempt: int | None, limit: int) -> list[LogLine]:
+        """Read what its bodies logged, the last `limit` lines, oldest first."""
+        await self.row(task_id)
+        lines = await self._host.read(lambda reader: reader.logs(task_id, attempt=attempt, limit=limit))
+        return [records.log_line(line) for line in lines]
+
+    async def explain(self, task_id: str) -> Explanation:
+        """Tell why a task is not running."""
+        row = await self.row(task_id)
+        found = await self._host.read(partial(_surroundings, row))
+        task = records.task_from_row(row)
+        return explain(row, found, held=task.held, wish=task.wish, now=self._now())
+
+    async def holds(self) -> list[StandingHold]:
+        """Read the holds of many that stand."""
+        rows = await self._host.read(lambda reader: reader.holds())
+        now = self._now()
+        return [
+            records.standing_hold(row) for row in rows if not row.is_released and (row.until is None or row.until > now)
+        ]
 
     async def history(self, task_id: str) -> list[Transition]:
         """Read one task's moves, oldest first."""
@@ -166,7 +218,13 @@ class Views:
         )
         more = len(rows) > limit and order == "newest"
         rows = rows[:limit]
-        return TaskPage(tuple(records.task_from_row(row) for row in rows), f"{rows[-1].key}" if more and rows else None)
+        sides = await self._host.read(lambda reader: reader.sides([row.key for row in rows])) if rows else {}
+        tasks = tuple(records.task_from_row(row, sides.get(row.key)) for row in rows)
+        return TaskPage(tasks, f"{rows[-1].key}" if more and rows else None)
+
+    async def matching(self, where: TaskFilter, *, limit: int, before_key: int | None) -> list[TaskRow]:
+        """Read rows that match, newest first from below `before_key`."""
+        return await self._host.read(lambda reader: reader.select(where, limit=limit, before_key=before_key))
 
     def events(self, after: int | None) -> "EventStream":
         """Return the committed moves behind the cursor `after`, for ever."""
@@ -174,7 +232,9 @@ class Views:
 
     # --- counters ---
 
-    async def stats(self, *, slots_used: int, slots_total: int, outages: int, last_outage: str | None) -> Stats:
+    async def stats(
+        self, *, slots_used: int, slots_total: int, slots_paused: int, outages: int, last_outage: str | None
+    ) -> Stats:
         """Read the counters of the store, beside those of this engine."""
         states, triggers = await self._host.read(lambda reader: reader.tallies())
         by_state = dict.fromkeys((state.value for state in State if state is not State.PENDING), 0)
@@ -194,6 +254,7 @@ class Views:
             queued=by_state[State.QUEUED],
             slots_used=slots_used,
             slots_total=slots_total,
+            slots_paused=slots_paused,
             store_failures=outages,
             store_last_error=last_outage,
         )
@@ -236,14 +297,7 @@ class Views:
     async def wait_all_matching(self, where: TaskFilter) -> None:
         """Wait until no unfinished task matches."""
         wanted = UNFINISHED if where.states is None else UNFINISHED & where.states
-        narrowed = TaskFilter(
-            ids=where.ids,
-            states=wanted,
-            name=where.name,
-            tag=where.tag,
-            created_after=where.created_after,
-            created_before=where.created_before,
-        )
+        narrowed = evolve(where, states=wanted)
         await self.until(lambda reader: not reader.select(narrowed, limit=1))
 
     async def drained(self, names: Callable[[], Sequence[str]]) -> None:
@@ -252,8 +306,8 @@ class Views:
         def look(reader: Reader) -> bool:
             known = set(names())
             states, _ = reader.tallies()
-            left = sum(n for (name, state), n in states.items() if name in known and state not in FINAL)
-            return left == 0 or left == reader.held(tuple(known))
+            left = {key: n for key, n in states.items() if key[0] in known and key[1] not in FINAL and n}
+            return not left or _all_held(reader, left, self._now())
 
         await self.until(look)
 
@@ -264,6 +318,30 @@ class Views:
             chunk = awaited[start : start + IDS_CHUNK]
             for task_id in await self._host.read(partial(_gone_or_finished, chunk)):
                 self._bulletin.announce_end(task_id, None, 0)
+
+
+def _all_held(reader: Reader, left: dict[tuple[str, State], int], now: int) -> bool:
+    """Tell whether of the given unfinished tasks, counted by name and state, none can ever run as things stand."""
+    holds = [hold for hold in reader.holds() if not hold.is_released and (hold.until is None or hold.until > now)]
+    names = {hold.target for hold in holds if hold.scope is HoldScope.NAME}
+    if any(hold.scope is HoldScope.ALL for hold in holds):
+        names = {name for name, _ in left}
+    if any(name in names and state not in WAITING for name, state in left):
+        return False  # A body is at work under a hold; it may yet end.
+    free = {name for name, _ in left} - names
+    count = sum(n for (name, _), n in left.items() if name in free)
+    tags = tuple(hold.target for hold in holds if hold.scope is HoldScope.TAG)
+    return count == (reader.held(tuple(free), tags) if free else 0)
+
+
+def _surroundings(row: TaskRow, reader: Reader) -> Surroundings:
+    ahead = None
+    if row.state is State.QUEUED and row.held is None:
+        heads = [head.id for head in reader.select(TaskFilter(), limit=LOOK_AHEAD, claim_order=True)]
+        ahead = heads.index(row.id) if row.id in heads else LOOK_AHEAD
+    tags = records.task_from_row(row).tags
+    owners = [OwnerFacts(id=owner.id, pid=owner.pid, names=owner.names) for owner in reader.owners()]
+    return Surroundings(holds=reader.holds(), owners=owners, ahead=ahead, tags=tags)
 
 
 def _events_behind(position: int, reader: Reader) -> list[tuple[int, str, str, HistoryRow]]:

@@ -1,9 +1,16 @@
-"""Bodies that many tests run."""
+"""Bodies that many tests run, and the few steps that many tests take."""
+
+import os
+import time
 
 import anyio
 
-from taskengine import RetryPolicy, SqliteStore, TaskContext, task
+from taskengine import Engine, RetryPolicy, SqliteStore, State, TaskContext, task
+from taskengine.handles import TaskRef, id_of
 from taskengine.ports import Store
+
+STEP = 0.005
+"""Seconds between two checkpoints of a body that goes step by step."""
 
 
 @task
@@ -34,9 +41,114 @@ async def echo(value: "Plain") -> "Plain":
     return value
 
 
+# The same body for each executor: it goes from checkpoint to checkpoint until a file is there.
+
+
+def is_there(path: str) -> bool:
+    return os.path.exists(path)
+
+
+@task
+async def step_on_loop(ctx: TaskContext, until: str) -> int:
+    steps = 0
+    while not is_there(until):
+        await ctx.acheckpoint()
+        steps += 1
+        ctx.progress(steps)
+        await anyio.sleep(STEP)
+    return steps
+
+
+def _step(ctx: TaskContext, until: str) -> int:
+    steps = 0
+    while not is_there(until):
+        ctx.checkpoint()
+        steps += 1
+        ctx.progress(steps)
+        time.sleep(STEP)
+    return steps
+
+
+@task(executor="thread")
+def step_in_thread(ctx: TaskContext, until: str) -> int:
+    return _step(ctx, until)
+
+
+@task(executor="process")
+def step_in_child(ctx: TaskContext, until: str) -> int:
+    return _step(ctx, until)
+
+
+STEPPING = {"loop": step_on_loop, "thread": step_in_thread, "process": step_in_child}
+
+
+def _stay(ctx: TaskContext, until: str) -> str:
+    """Come to no checkpoint until the file is there, and to one then."""
+    ctx.log("begun")
+    while not is_there(until):
+        time.sleep(STEP)
+    ctx.checkpoint()
+    return "done"
+
+
+@task(executor="thread")
+def stay_in_thread(ctx: TaskContext, until: str) -> str:
+    return _stay(ctx, until)
+
+
+@task(executor="process")
+def stay_in_child(ctx: TaskContext, until: str) -> str:
+    return _stay(ctx, until)
+
+
+@task
+async def stay_on_loop(ctx: TaskContext, until: str) -> str:
+    ctx.log("begun")
+    while not is_there(until):
+        await anyio.sleep(STEP)
+    await ctx.acheckpoint()
+    return "done"
+
+
+STAYING = {"loop": stay_on_loop, "thread": stay_in_thread, "process": stay_in_child}
+
+
+@task(executor="process")
+def say_of_itself_in_child(ctx: TaskContext, text: str) -> float | None:
+    ctx.progress(1, 2, unit="steps", message=text)
+    ctx.log("%s and no more", text)
+    return ctx.remaining()
+
+
+@task(executor="process")
+def snooze_in_child(ctx: TaskContext, delay: float) -> int:
+    if ctx.attempt == 1:
+        ctx.snooze(delay, "later")
+    return ctx.attempt
+
+
+@task(executor="process")
+def discard_in_child(ctx: TaskContext) -> None:
+    ctx.discard("pointless")
+
+
+@task(executor="process")
+def sleep_in_child(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 Plain = None | bool | int | float | str | list[object] | dict[str, object]
 
 
 def same_store(store: Store) -> Store:
     """Return what a second engine on the same tasks is given: an own connection, or the one memory."""
     return SqliteStore(store.path) if isinstance(store, SqliteStore) else store
+
+
+async def reach(engine: Engine, task: TaskRef, *states: State) -> None:
+    """Wait until a task has come to one of these states; it may have left it since."""
+    task_id = id_of(task)
+    with anyio.fail_after(60):
+        async for event in engine.events(after=0):
+            if event.task_id == task_id and event.target in states:
+                return

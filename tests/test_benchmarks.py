@@ -25,12 +25,14 @@ PROMISED_RATIOS = {
     "throughput": {"bulk_full_vs_floor", "single_full_vs_floor", "memory_vs_pool"},
     "backlog": {"million_vs_5k"},
     "http": {"vs_bare_httpx"},
+    "executors": {"thread_without_share_vs_to_thread", "process_without_share_vs_process_pool"},
 }
 PROMISED_RESULTS = {
     "throughput": {"bulk_full_lives_per_s", "bulk_full_one_attempt_lives_per_s", "bulk_full_floor_lives_per_s"},
     "latency": {"submit_to_start_p50_ms", "submit_to_start_p99_ms", "bare_commit_p50_ms"},
     "memory": {"growth_mib_at_1m_pending"},
     "cancel": {"inflight_p50_ms", "inflight_p99_ms"},
+    "executors": {"inline_us", "thread_us", "process_us", "to_thread_us", "process_pool_us"},
 }
 
 

@@ -20,10 +20,15 @@ from hypothesis import strategies as st
 
 from taskengine.arguments import short_repr
 from taskengine.codec import NotJson, load
-from taskengine.context import StopFlag, TaskContext
+from taskengine.context import TaskContext
 from taskengine.core.errors import DuplicateTask, InvalidArguments, InvalidOption, InvalidResult, UnknownTask
+from taskengine.core.lifecycle import State
+from taskengine.core.model import Failure, FailureKind, TaskEnd, TaskRow
 from taskengine.core.retry import RetryPolicy
-from taskengine.registry import Registry, TaskCall, TaskDefinition, task
+from taskengine.core.timeouts import Timeouts
+from taskengine.records import callback_arguments, dump_failure, load_callbacks, load_timeouts
+from taskengine.registry import Registry, TaskCall, TaskDefinition, check_callback, task
+from taskengine.signals import Signals, Voice
 
 if TYPE_CHECKING:
     from decimal import Decimal as Hidden
@@ -66,7 +71,15 @@ class Job:
 
 
 def make_context() -> TaskContext:
-    return TaskContext(task_id="t", name="n", attempt=1, metadata={}, idempotency_key="t", stop=StopFlag())
+    return TaskContext(
+        task_id="t",
+        name="n",
+        attempt=1,
+        metadata={},
+        idempotency_key="t",
+        signals=Signals(),
+        voice=cast("Voice", None),  # nobody speaks here
+    )
 
 
 def define(function: Callable[..., Any], **options: Any) -> TaskDefinition:
@@ -159,6 +172,8 @@ def test_defaults_of_a_definition_are_the_engines() -> None:
     definition = resize.definition
     assert (definition.name, definition.max_attempts, definition.recover) == ("resize", 3, "retry")
     assert (definition.retry, definition.check) == (None, None)
+    assert (definition.executor, definition.timeouts, definition.keep_artifacts) == (None, None, None)
+    assert (definition.callbacks, definition.stored_timeouts, definition.stored_callbacks) == ({}, None, None)
     assert definition.is_async
     assert definition.takes_context
 
@@ -192,6 +207,24 @@ def test_a_wrapper_of_a_task_can_become_a_task_of_its_own() -> None:
         ("max_attempts", True),
         ("max_attempts", 1.0),
         ("recover", "ignore"),
+        ("recover", None),
+        ("recover", []),
+        ("executor", "fiber"),
+        ("executor", ""),
+        ("executor", ["thread"]),
+        ("executor", "loop"),
+        ("timeout", 0),
+        ("timeout", True),
+        ("timeout", "5"),
+        ("timeout", math.inf),
+        ("on_success", ""),
+        ("on_failure", "a b"),
+        ("on_settled", 3),
+        ("on_success", math.sqrt),
+        ("on_success", TaskCall.of("resize")),
+        ("keep_artifacts", "sometimes"),
+        ("keep_artifacts", True),
+        ("priority", 1),
         ("retry", 3),
         ("check", 3),
         ("name", ""),
@@ -269,6 +302,170 @@ def test_what_has_no_name_or_no_signature_is_told_so() -> None:
         Registry().add(functools.partial(add, 1))
     with pytest.raises(InvalidOption, match="has no signature"):
         Registry().register("getattr", getattr)
+
+
+# --- where it runs, how long, and what follows ------------------------------------------------------------------
+
+
+async def runs_async() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "executor"),
+    [
+        (plain, "thread"),
+        (plain, "inline"),
+        (plain, "process"),
+        (runs_async, "loop"),
+        (runs_async, "process"),
+        (plain, None),
+        (runs_async, None),
+    ],
+)
+def test_a_function_names_an_executor_that_can_run_it(function: Callable[..., Any], executor: Any) -> None:
+    assert define(function, executor=executor).executor == executor
+
+
+@pytest.mark.parametrize(
+    ("function", "executor", "words"),
+    [
+        (plain, "loop", "'loop' is for async functions"),
+        (runs_async, "thread", "'thread' is for sync functions"),
+        (runs_async, "inline", "'inline' is for sync functions"),
+        (functools.partial(plain, 1), "process", "partial"),
+        (WithMethod(), "process", ""),
+    ],
+    ids=short_repr,
+)
+def test_an_executor_that_cannot_run_the_function_is_refused(
+    function: Callable[..., Any], executor: Any, words: str
+) -> None:
+    with pytest.raises(InvalidOption, match=f"^executor: .*{words}"):
+        define(function, name="n", executor=executor)
+
+
+def test_a_local_function_cannot_go_to_a_child_process() -> None:
+    def local() -> None: ...
+
+    with pytest.raises(InvalidOption, match=r"^executor: "):
+        task(executor="process")(local)
+
+
+@task(executor="process")
+def heavy(value: int) -> int:
+    return value
+
+
+def shadowed() -> None: ...
+
+
+lost_sight_of = shadowed
+
+
+def shadowed() -> None: ...  # type: ignore[no-redef]  # the name leads here now
+
+
+def test_the_name_of_a_process_task_must_lead_back_to_it_at_the_registration() -> None:
+    assert Registry([heavy, heavy]).get("heavy").executor == "process"
+    definition = define(lost_sight_of, executor="process")
+    with pytest.raises(InvalidOption, match=r"^executor: "):
+        Registry([definition])
+    assert Registry([define(lost_sight_of, executor="thread")]).names == ("shadowed",)
+
+
+def test_a_timeout_given_as_a_number_is_that_of_each_attempt() -> None:
+    definition = define(plain, timeout=5)
+    assert definition.timeouts == Timeouts(attempt=5)
+    assert definition.stored_timeouts is not None
+    assert load_timeouts(definition.stored_timeouts) == Timeouts(attempt=5)
+
+
+def test_timeouts_are_taken_as_they_are() -> None:
+    timeouts = Timeouts(start=1, idle=2, final="idle")
+    assert define(plain, timeout=timeouts).timeouts is timeouts
+    assert define(plain, timeout=Timeouts()).stored_timeouts == "{}"
+
+
+@pytest.mark.parametrize("keep", ["always", "failed", "never"])
+def test_artifacts_are_kept_as_told(keep: Any) -> None:
+    assert define(plain, keep_artifacts=keep).keep_artifacts == keep
+
+
+@task
+def on_end(end: TaskEnd) -> str:
+    return f"{end.name} {end.state}"
+
+
+@task(name="told")
+async def on_end_with_context(ctx: TaskContext, end: TaskEnd) -> None: ...
+
+
+def test_callbacks_are_kept_as_names() -> None:
+    definition = define(plain, on_success=on_end, on_failure=on_end_with_context, on_settled="else.where")
+    assert definition.callbacks == {"success": "on_end", "failure": "told", "settled": "else.where"}
+    assert definition.stored_callbacks is not None
+    assert load_callbacks(definition.stored_callbacks) == definition.callbacks
+    assert define(plain, on_failure="x", on_success=None).callbacks == {"failure": "x"}
+
+
+@task
+def takes_nothing() -> None: ...
+
+
+@task
+def takes_two(one: int, two: int) -> None: ...
+
+
+@pytest.mark.parametrize("callback", [takes_nothing, takes_two], ids=short_repr)
+def test_a_callback_that_cannot_be_called_with_one_end_is_refused(callback: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"^on_settled: the task .* is called with one TaskEnd: "):
+        define(plain, on_settled=callback)
+    with pytest.raises(InvalidOption, match=r"^on_success: "):
+        check_callback("on_success", callback.definition)
+
+
+def test_a_wrapper_of_a_task_is_no_callback() -> None:
+    with pytest.raises(InvalidOption, match=r"^on_success: .* is neither a task nor the name of one"):
+        define(plain, on_success=functools.wraps(on_end)(lambda end: None))
+
+
+def told_as_dict(end: dict[str, Any]) -> None: ...
+
+
+def told_as_bare_dict(end: dict) -> None: ...  # type: ignore[type-arg]
+
+
+def told_untyped(end):  # type: ignore[no-untyped-def]
+    ...
+
+
+FAILURE = Failure(kind=FailureKind.EXCEPTION, type="ValueError", message="x", attempt=2, detail={"a": [1]})
+ROW = TaskRow(1, "t", "n", "[[],{}]", State.RUNNING, attempt=2, label="l", metadata='{"k":[1]}')
+
+
+@pytest.mark.parametrize("function", [on_end, on_end_with_context], ids=short_repr)
+def test_a_callback_gets_the_end_as_its_annotation_says(function: Any) -> None:
+    decode = function.definition.decode_arguments
+    succeeded = callback_arguments(ROW, State.SUCCEEDED, '{"a":[1,2.5]}', None)
+    assert decode(succeeded) == (
+        (
+            TaskEnd(
+                id="t", name="n", state="succeeded", attempt=2, value={"a": [1, 2.5]}, label="l", metadata={"k": [1]}
+            ),
+        ),
+        {},
+    )
+    (failed,), _ = decode(callback_arguments(ROW, State.FAILED, None, dump_failure(FAILURE)))
+    assert type(failed) is TaskEnd
+    assert failed.failure is not None
+    assert (failed.value, failed.failure["kind"], failed.failure["detail"]) == (None, "exception", {"a": [1]})
+
+
+@pytest.mark.parametrize("function", [told_as_dict, told_as_bare_dict, told_untyped], ids=short_repr)
+def test_a_callback_that_wants_a_dict_gets_one(function: Any) -> None:
+    (end,), _ = define(function).decode_arguments(callback_arguments(ROW, State.LOST, None, None))
+    assert type(end) is dict
+    assert (end["id"], end["state"], end["value"], end["failure"]) == ("t", "lost", None, None)
 
 
 # --- context and async ------------------------------------------------------------------------------------------
@@ -744,6 +941,25 @@ def test_two_functions_under_one_name_are_refused() -> None:
 def test_one_function_with_different_options_under_one_name_is_refused() -> None:
     with pytest.raises(DuplicateTask):
         Registry([plain]).register("plain", plain, max_attempts=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"executor": "thread"},
+        {"timeout": 1},
+        {"on_success": "other"},
+        {"on_failure": "other"},
+        {"on_settled": "other"},
+        {"keep_artifacts": "never"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_each_option_counts_when_a_name_is_taken_twice(options: Any) -> None:
+    with pytest.raises(DuplicateTask):
+        Registry([plain]).register("plain", plain, **options)
+    registry = Registry()
+    assert registry.register("plain", plain, **options) is registry.register("plain", plain, **options)
 
 
 def test_one_function_may_have_several_names() -> None:

@@ -1,6 +1,5 @@
 """The two ends of an attempt: stored text to a call, and what a body did to an outcome."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -8,16 +7,17 @@ from attrs import define
 
 from taskengine import codec
 from taskengine.actors.messages import Attempt
+from taskengine.actors.overseer import TIMEOUTS
 from taskengine.actors.settings import Settings
-from taskengine.core.decide import AttemptOutcome, OutcomeKind
-from taskengine.core.errors import AttemptFailed, DownstreamError, InvalidArguments, InvalidResult, TaskStopped
-from taskengine.core.errortext import ErrorText, describe_exception, storable
-from taskengine.core.model import Failure, FailureKind, TaskRow
-from taskengine.core.retry import ErrorNames, error_names
-from taskengine.ports import BodyEnd
+from taskengine.core.decide import AttemptOutcome, OutcomeKind, timeout_failure
+from taskengine.core.errors import InvalidArguments, InvalidResult, TaskDiscarded, TaskSnoozed, TaskStopped
+from taskengine.core.errortext import storable
+from taskengine.core.model import Failure, FailureKind, TaskRow, WishKind
+from taskengine.core.retry import error_names
+from taskengine.core.timeouts import Timeouts
+from taskengine.errorreports import report_of
+from taskengine.ports import BodyEnd, ErrorReport
 from taskengine.registry import TaskDefinition
-
-_KINDS = frozenset(kind.value for kind in FailureKind)
 
 
 @define(eq=False)
@@ -35,7 +35,7 @@ def prepare(definition: TaskDefinition, row: TaskRow, max_error_bytes: int, now:
         args, kwargs = definition.decode_arguments(row.args)
         metadata = codec.load(row.metadata) if row.metadata is not None else {}
     except InvalidArguments as error:
-        failure = _failure_of(error, row.attempt, max_error_bytes)
+        failure = report_of(error, row.attempt, max_error_bytes).failure
         return AttemptOutcome(OutcomeKind.RAISED, now, failure=failure, retryable=False)
     except codec.NotJson as error:
         failure = Failure(kind=FailureKind.EXCEPTION, type="NotJson", message=error.problem, attempt=row.attempt)
@@ -43,30 +43,108 @@ def prepare(definition: TaskDefinition, row: TaskRow, max_error_bytes: int, now:
     return Prepared(args, kwargs, metadata)
 
 
+def out_of_time(row: TaskRow, now: int) -> AttemptOutcome | None:
+    """Tell that a claimed task must not begin any more, if so. Of two limits that have passed, the earlier one won."""
+    limits = []
+    if row.start_within is not None and row.started_at is None:
+        limits.append((row.due_at + row.start_within, FailureKind.TIMEOUT_START))
+    if row.deadline_at is not None:
+        limits.append((row.deadline_at, FailureKind.TIMEOUT_TOTAL))
+    passed = [limit for limit in limits if limit[0] <= now]
+    if not passed:
+        return None
+    kind = min(passed)[1]
+    failure = timeout_failure(kind, TIMEOUTS[kind], row.attempt)
+    return AttemptOutcome(OutcomeKind.RAISED, now, failure=failure, retryable=False)
+
+
 def describe_end(
-    end: BodyEnd, attempt: Attempt, definition: TaskDefinition, now: int, settings: Settings
+    end: BodyEnd, attempt: Attempt, definition: TaskDefinition, timeouts: Timeouts, now: int, settings: Settings
 ) -> AttemptOutcome:
     """Turn a body's end into the report on its attempt, judged by the cause that was noted before."""
     began_at = attempt.began_at
     if end.is_abandoned:
         return AttemptOutcome(OutcomeKind.ABANDONED, now, began_at=began_at)
     number = attempt.row.attempt
-    if end.error is None:
+    error = end.error
+    if error is None and end.report is None:
+        return _describe_value(end, attempt, definition, now, settings)
+    report = end.report or report_of(error or Exception(), number, settings.max_error_bytes)
+    wish = attempt.wish
+    is_wished = wish is not None and wish.kind is not WishKind.PAUSE
+    # Only a wish that is stored ends the task; a cause that is merely noted may still come to nothing.
+    if is_wished and error is not None and _is_the_end_asked_for(error):
+        return AttemptOutcome(OutcomeKind.RAISED, now, began_at=began_at)
+    if not is_wished and attempt.cause in _TIMEOUTS:
+        return _describe_timeout(attempt, FailureKind(attempt.cause), timeouts, now)
+    told = None if error is None else _described_by_body(error, now, began_at)
+    if told is not None:
+        return told
+    if attempt.cause in ("shutdown", "owner_gone"):
+        return AttemptOutcome(OutcomeKind.INTERRUPTED, now, began_at=began_at)
+    return outcome_of(report, now, began_at)
+
+
+def _describe_value(
+    end: BodyEnd, attempt: Attempt, definition: TaskDefinition, now: int, settings: Settings
+) -> AttemptOutcome:
+    began_at, text = attempt.began_at, end.result
+    if text is None:
         try:
             text = definition.encode_result(end.value, limit=settings.max_value_bytes)
         except InvalidResult as invalid:
             failure = Failure(
-                kind=FailureKind.RESULT_INVALID, type="InvalidResult", message=str(invalid), attempt=number
+                kind=FailureKind.RESULT_INVALID,
+                type="InvalidResult",
+                message=str(invalid),
+                attempt=attempt.row.attempt,
             )
             return AttemptOutcome(OutcomeKind.RAISED, now, began_at=began_at, failure=failure, retryable=False)
-        return AttemptOutcome(OutcomeKind.RETURNED, now, began_at=began_at, result=text)
-    if attempt.cause in ("shutdown", "owner_gone"):
-        return AttemptOutcome(OutcomeKind.INTERRUPTED, now, began_at=began_at)
-    error = end.error
-    # Only a wish that is stored ends the task; a cause that is merely noted may still come to nothing.
-    if attempt.wish is not None and _is_the_end_asked_for(error):
-        return AttemptOutcome(OutcomeKind.RAISED, now, began_at=began_at)
-    return describe_error(error, number, now, began_at, settings.max_error_bytes)
+    return AttemptOutcome(OutcomeKind.RETURNED, now, began_at=began_at, result=text)
+
+
+def _described_by_body(error: BaseException, now: int, began_at: int | None) -> AttemptOutcome | None:
+    """Tell what the body asked for by leaving as it did: a snooze or a discard, also out of a task group."""
+    leaf = error
+    while issubclass(type(leaf), BaseExceptionGroup) and len(leaf.exceptions) == 1:  # type: ignore[attr-defined]
+        leaf = leaf.exceptions[0]  # type: ignore[attr-defined]  # narrowed by type and not by isinstance
+    if type(leaf) is TaskSnoozed:
+        return AttemptOutcome(
+            OutcomeKind.SNOOZED, now, began_at=began_at, retry_after=leaf.delay, reason=_words(leaf.reason)
+        )
+    if type(leaf) is TaskDiscarded:
+        return AttemptOutcome(OutcomeKind.DISCARDED, now, began_at=began_at, reason=_words(leaf.reason))
+    return None
+
+
+def _words(text: object) -> str | None:
+    return None if text is None else storable(str(text), limit=2_000)
+
+
+def _describe_timeout(attempt: Attempt, kind: FailureKind, timeouts: Timeouts, now: int) -> AttemptOutcome:
+    is_final = kind is FailureKind.TIMEOUT_TOTAL or kind.value.removeprefix("timeout_") in timeouts.final
+    return AttemptOutcome(
+        OutcomeKind.RAISED,
+        now,
+        began_at=attempt.began_at,
+        failure=timeout_failure(kind, TIMEOUTS[kind], attempt.row.attempt),
+        leaves=(error_names(TimeoutError),),
+        retryable=False if is_final else None,
+    )
+
+
+def describe_abandoned(attempt: Attempt, place: str, now: int) -> AttemptOutcome:
+    """Report an attempt whose body was given up; the kind tells what it was to be ended for."""
+    failure = None
+    wish = attempt.wish
+    if attempt.cause in _TIMEOUTS and (wish is None or wish.kind is WishKind.PAUSE):
+        kind = FailureKind(attempt.cause)
+        words = f"{TIMEOUTS[kind]}; the body did not end when it was told to, and may still be at work at {place}"
+        failure = timeout_failure(kind, words, attempt.row.attempt)
+    return AttemptOutcome(OutcomeKind.ABANDONED, now, began_at=attempt.began_at, failure=failure)
+
+
+_TIMEOUTS = frozenset(kind.value for kind in TIMEOUTS)
 
 
 def _is_the_end_asked_for(error: BaseException) -> bool:
@@ -75,56 +153,17 @@ def _is_the_end_asked_for(error: BaseException) -> bool:
 
 def describe_error(error: BaseException, number: int, now: int, began_at: int | None, limit: int) -> AttemptOutcome:
     """Report an attempt that raised. Never raises itself, whatever the exception is like."""
-    # type() and not isinstance: the latter asks the object for its __class__, which it may refuse.
-    kind = type(error)
-    verdict, retry_after = None, None
-    if issubclass(kind, AttemptFailed | DownstreamError):
-        verdict = _safe(error, "retryable", bool)
-        retry_after = _safe(error, "retry_after", float)
+    return outcome_of(report_of(error, number, limit), now, began_at)
+
+
+def outcome_of(report: ErrorReport, now: int, began_at: int | None) -> AttemptOutcome:
+    """Make the outcome of an attempt that raised what the report tells of."""
     return AttemptOutcome(
         OutcomeKind.RAISED,
         now,
         began_at=began_at,
-        failure=_failure_of(error, number, limit),
-        leaves=_leaves_of(error, limit),
-        retryable=verdict,
-        retry_after=retry_after,
+        failure=report.failure,
+        leaves=report.leaves,
+        retryable=report.retryable,
+        retry_after=report.retry_after,
     )
-
-
-def _leaves_of(error: BaseException, limit: int) -> Sequence[ErrorNames]:
-    try:
-        return describe_exception(error, limit=limit).leaves
-    except Exception:
-        return (error_names(type(error)),)
-
-
-def _failure_of(error: BaseException, number: int, limit: int) -> Failure:
-    try:
-        text = describe_exception(error, limit=limit)
-    except Exception:
-        text = ErrorText(type=type(error).__name__, message="", traceback="", leaves=())
-    kind, type_name, detail = None, None, None
-    if issubclass(type(error), AttemptFailed | DownstreamError):
-        kind, type_name = _safe(error, "kind", str), _safe(error, "type_name", str)
-        detail = _safe(error, "detail", Mapping)
-    return Failure(
-        kind=FailureKind(kind) if kind in _KINDS else FailureKind.EXCEPTION,
-        type=text.type if type_name is None else storable(type_name, limit=1_000),
-        message=text.message,
-        traceback=text.traceback,
-        attempt=number,
-        detail=detail,
-    )
-
-
-def _safe(error: BaseException, name: str, kind: type[Any]) -> Any:
-    """Read what a body put on its exception, if it is of the right type."""
-    try:
-        value = getattr(error, name, None)
-        if kind is float:
-            is_wait = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-            return float(value) if is_wait and value is not None else None
-        return value if isinstance(value, kind) else None
-    except Exception:
-        return None

@@ -1,22 +1,25 @@
 """What one tick is asked to do, and what came of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from taskengine.actors.messages import (
     Attempt,
     Delete,
+    PutHold,
     Receipt,
     Recover,
     Register,
+    ReleaseHold,
     Request,
     RequestAnswer,
     Requeue,
     Submit,
 )
 from taskengine.core.decide import Decision
-from taskengine.core.model import HistoryRow, TaskRow, TaskWrite
+from taskengine.core.model import HistoryRow, HoldRow, LogRow, SideRow, TaskRow, TaskWrite
+from taskengine.core.timeouts import NO_TIMEOUTS, Timeouts
 
 
 @define(eq=False)
@@ -32,6 +35,15 @@ class Settlement:
 
 
 @define(eq=False)
+class TaskDefaults:
+    """What a task's definition says, for tasks that were stored without it."""
+
+    max_attempts: int
+    recover: str
+    timeouts: Timeouts = NO_TIMEOUTS
+
+
+@define(eq=False)
 class ClaimOrder:
     """What may be claimed."""
 
@@ -40,8 +52,24 @@ class ClaimOrder:
     """Slots that no claimed task waits for: any task may take one."""
     total: int
     """`free` and the prefetch: beyond `free`, only tasks that may be prefetched."""
-    defaults: Mapping[str, tuple[int, str]]
-    """name -> (max attempts, recover), for tasks of a client that did not know them."""
+
+
+@define(eq=False)
+class KnownHolds:
+    """The holds of many, as they were read under a version of them."""
+
+    version: int = 0
+    rows: Sequence[HoldRow] = ()
+
+
+@define(eq=False)
+class Said:
+    """What a body has said, as rows."""
+
+    side: SideRow | None = None
+    lines: Sequence[LogRow] = ()
+    deadline: tuple[int, int, int] | None = None
+    """(key, attempt, deadline_at)"""
 
 
 @define(eq=False)
@@ -49,6 +77,8 @@ class Batch:
     """The work of one transaction."""
 
     now: int
+    new_id: Callable[[], str]
+    """Makes the ids of callback tasks; called on the writer's thread."""
     owner: str | None = None
     register: list[Register] = field(factory=list)
     submits: list[Submit] = field(factory=list)
@@ -56,33 +86,35 @@ class Batch:
     settlements: list[Settlement] = field(factory=list)
     recoveries: list[Recover] = field(factory=list)
     requests: list[Request] = field(factory=list)
+    holds: list[PutHold | ReleaseHold] = field(factory=list)
     deletes: list[Delete] = field(factory=list)
+    said: list[Said] = field(factory=list)
     claim: ClaimOrder | None = None
+    defaults: Mapping[str, TaskDefaults] = field(factory=dict)
+    """By name, of the tasks that are known here."""
     max_pending: int | None = None
+    keep_lines: int = 0
+    """Captured lines that stay of one attempt."""
+    known_holds: KnownHolds = field(factory=KnownHolds)
 
     def item_count(self) -> int:
-        return sum(len(items) for items in self._lists())
-
-    def _lists(self) -> tuple[Sequence[object], ...]:
-        return (
-            self.register,
-            self.submits,
-            self.requeues,
-            self.settlements,
-            self.recoveries,
-            self.requests,
-            self.deletes,
-        )
+        return sum(len(getattr(self, name)) for name in _LISTS)
 
     def halves(self) -> tuple["Batch", "Batch"]:
         """Split the items in two batches without a claim, keeping the order within each kind."""
-        first, second = (Batch(now=self.now, owner=self.owner, max_pending=self.max_pending) for _ in range(2))
+        first, second = (
+            evolve(self, claim=None, **{name: [] for name in _LISTS})  # type: ignore[arg-type]  # each is a list
+            for _ in range(2)
+        )
         middle, seen = (self.item_count() + 1) // 2, 0
-        for name in ("register", "submits", "requeues", "settlements", "recoveries", "requests", "deletes"):
+        for name in _LISTS:
             for item in getattr(self, name):
                 getattr(first if seen < middle else second, name).append(item)
                 seen += 1
         return first, second
+
+
+_LISTS = ("register", "submits", "requeues", "settlements", "recoveries", "requests", "holds", "deletes", "said")
 
 
 @define(eq=False)
@@ -109,7 +141,10 @@ class TickResult:
     """Moves that requests and recoveries made."""
     answered: list[tuple[Request, RequestAnswer | Exception]] = field(factory=list)
     recovered: list[tuple[Recover, int]] = field(factory=list)
+    held: list[tuple[PutHold | ReleaseHold, bool | None]] = field(factory=list)
     deleted: list[tuple[Delete, bool | Exception]] = field(factory=list)
+    holds: KnownHolds | None = None
+    """The holds of many, where they have changed since the batch was made."""
     claimed: list[TaskRow] = field(factory=list)
     promoted: int = 0
     has_more_due: bool = False

@@ -143,9 +143,36 @@ class Intake:
             tags=old.tags,
             metadata=old.metadata,
             label=old.label,
+            timeouts=old.timeouts,
+            deadline_at=_later_deadline(old, now),
+            start_within=old.start_within,
+            callbacks=old.callbacks,
         )
         self._accept(row, requeue.actor, f"requeued from {old.id}")
         return Receipt(id=row.id, created=True, state=row.state)
+
+    def call_back(self, name: str, arguments: str, ended: TaskRow, cause: str, new_id: str) -> None:
+        """Take a callback of a task that has just ended; `max_pending` does not refuse it."""
+        now = self.batch.now
+        known = self.batch.defaults.get(name)
+        row = TaskRow(
+            key=0,
+            id=new_id,
+            name=name,
+            args=arguments,
+            state=State.QUEUED,
+            max_attempts=known.max_attempts if known else None,
+            recover=known.recover if known else None,
+            priority=ended.priority,
+            due_at=now,
+            created_at=now,
+        )
+        self._accept(row, f"callback:{ended.id}", f"on_{cause} of {ended.name}")
+
+
+def _later_deadline(old: TaskRow, now: int) -> int | None:
+    """Give a requeued task as long as the old one had, from now on."""
+    return None if old.deadline_at is None else now + max(0, old.deadline_at - old.created_at)
 
 
 def _same_payload(existing: TaskRow, row: TaskRow, token: str, what: str) -> TaskRow:

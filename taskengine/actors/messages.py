@@ -4,15 +4,15 @@ Nobody holds a reference to another actor. A message that wants an answer carrie
 exactly once, after the commit that makes the answer true.
 """
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 from attrs import define, field, frozen
 
 from taskengine.core.decide import AttemptOutcome
 from taskengine.core.lifecycle import State, Trigger
-from taskengine.core.model import OwnerRow, TaskRow, Wish
+from taskengine.core.model import HoldRow, HoldScope, OwnerRow, TaskRow, Wish
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class Requeue:
 
 @define(eq=False)
 class Request:
-    """A person's wish for one task: cancel, stop or run_now."""
+    """A person's wish for one task: cancel, stop, pause, resume or run_now."""
 
     task_id: str
     trigger: Trigger
@@ -113,8 +113,35 @@ class RequestAnswer:
     task_id: str
     state: State
     """As committed; a final one is the end of it."""
+    version: int
+    """Moves of the task so far; what comes of the request stands behind it in the history."""
+    is_held: bool = False
+    """The task carries a hold."""
     is_remote: bool = False
     """The wish was handed to the process that runs the task."""
+    is_changed: bool = False
+    """The request has changed something, or was handed on; False: the task had ended or was as asked already."""
+
+
+@define(eq=False)
+class PutHold:
+    """Hold many tasks; the answer comes when nothing that is held begins here any more."""
+
+    hold: HoldRow
+    reply: Reply[None]
+    deadline: float = float("inf")
+    """As for `Submit`."""
+
+
+@define(eq=False)
+class ReleaseHold:
+    """End a hold of many; the answer is whether there was one."""
+
+    scope: HoldScope
+    target: str
+    reply: Reply[bool]
+    deadline: float = float("inf")
+    """As for `Submit`."""
 
 
 @define(eq=False)
@@ -130,6 +157,23 @@ class Delete:
 @define(eq=False)
 class Began:
     """Bodies that began a while ago and have not ended: their `running` is to be stored."""
+
+    attempts: "list[Attempt]"
+
+
+@define(eq=False)
+class PauseAnswer:
+    """A body has come to its checkpoint, or has not within the pause window."""
+
+    attempt: "Attempt"
+    is_reached: bool
+    at: int
+    """Microseconds."""
+
+
+@define(eq=False)
+class Said:
+    """Bodies have said something that is to be kept; what, is fetched from each attempt's `sayings`."""
 
     attempts: "list[Attempt]"
 
@@ -193,6 +237,26 @@ class Barrier:
 
 
 @define(eq=False)
+class Saying:
+    """What a body has said since it was last asked."""
+
+    seen_at: int | None = None
+    """Microseconds, wall clock; None: nothing to store as side data."""
+    progress: str | None = None
+    lines: Sequence[tuple[int, int, int, str]] = ()
+    """(number, at, level, message)"""
+    deadline_at: int | None = None
+    """The new end of the task as a whole."""
+
+
+class Sayings(Protocol):
+    """The listening half of a body's voice."""
+
+    def fetch(self) -> Saying | None:
+        """Take what has been said since the last call, or None."""
+
+
+@define(eq=False)
 class Attempt:
     """A claimed task on its way through a slot. The runner's own table holds one for each."""
 
@@ -207,10 +271,11 @@ class Attempt:
     is_ended: bool = False
     facts: dict[str, Any] = field(factory=dict)
     """Extra fields of log records, written by the body."""
-    interrupt: Callable[[], None] | None = None
-    """Ends the body; set while it runs."""
+    sayings: Sayings | None = None
+    """None until the body begins."""
     cause: str | None = None
-    """Why it is being ended, noted before anything is cancelled: cancel, stop, shutdown or owner_gone."""
+    """Why it is being ended or given back, noted before anything is cancelled: cancel, stop, held, shutdown,
+    owner_gone, or the failure kind of a timeout."""
 
 
 @frozen
@@ -219,6 +284,27 @@ class Interrupt:
 
     attempt: Attempt
     wish: Wish
+
+
+@frozen
+class Pause:
+    """A committed pause of an attempt that runs here."""
+
+    attempt: Attempt
+
+
+@frozen
+class Unpause:
+    """The committed end of a pause: resumed, or taken back."""
+
+    attempt: Attempt
+
+
+@frozen
+class GiveBack:
+    """A claimed attempt is held; it must not begin."""
+
+    attempt: Attempt
 
 
 @frozen

@@ -12,7 +12,7 @@ The persister never waits for the runner (the stream of claims has room for all 
 block each other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from taskengine import codec, records
-from taskengine.actors.batch import Batch, ClaimOrder, Move, Settlement, TickResult
+from taskengine.actors.batch import Batch, ClaimOrder, KnownHolds, Said, Settlement, TaskDefaults, TickResult
 from taskengine.actors.bulletin import Bulletin
 from taskengine.actors.messages import (
     Attempt,
@@ -31,11 +31,13 @@ from taskengine.actors.messages import (
     Credit,
     Delete,
     Finished,
-    Interrupt,
     OwnerGone,
+    PauseAnswer,
+    PutHold,
     Quiesce,
     Recover,
     Register,
+    ReleaseHold,
     Reply,
     Request,
     Requeue,
@@ -43,13 +45,16 @@ from taskengine.actors.messages import (
     TickReport,
     Wake,
 )
+from taskengine.actors.messages import Said as SaidMessage
+from taskengine.actors.publisher import LiveAttempts, Publisher, send_or_drop
 from taskengine.actors.settings import Settings
-from taskengine.actors.telling import facts_of_move, facts_of_settlement
-from taskengine.actors.tick import apply_write, run_tick
-from taskengine.core.decide import Decision, Limits, decide_outcome, enact
+from taskengine.actors.tick import run_tick
+from taskengine.core.decide import Decision, Limits, decide_outcome, decide_pause_answer, enact
 from taskengine.core.errors import EngineNotRunning, StoreError, StoreFull, StoreGone, StoreUnavailable
-from taskengine.core.lifecycle import FINAL, State, Trigger
+from taskengine.core.lifecycle import State, Trigger
+from taskengine.core.model import LogRow, SideRow
 from taskengine.core.retry import RetryPolicy
+from taskengine.core.timeouts import NO_TIMEOUTS
 from taskengine.diagnostics import diagnostics
 from taskengine.ports import Clock, Store, StoreHost, Teller
 from taskengine.registry import Registry
@@ -86,31 +91,38 @@ class Persister:
         clock: Clock,
         settings: Settings,
         random: Random,
+        new_id: Callable[[], str],
         alarms: MemoryObjectSendStream[OwnerGone],
     ) -> None:
         self._inbox = inbox
-        self._claims = claims
-        self._control = control
-        self._reports = reports
         self._store = store
         self._host = host
         self._registry = registry
-        self._bulletin = bulletin
-        self._teller = teller
         self._clock = clock
         self._settings = settings
         self._random = random
+        self._new_id = new_id
         self._alarms = alarms
         self._limits = Limits(retry_after_cap=settings.retry_after_cap)
         self._ageing_step_us = round(settings.ageing_step * 1_000_000)
         self._owner: str | None = None
         self._credit = Credit(0, 0)
-        self._live: dict[int, Attempt] = {}
-        self._by_id: dict[str, Attempt] = {}
+        self._live = LiveAttempts()
+        self._publisher = Publisher(
+            live=self._live,
+            claims=claims,
+            control=control,
+            reports=reports,
+            bulletin=bulletin,
+            teller=teller,
+            clock=clock,
+        )
         self._taken: list[Any] = []
         """Messages of the tick under way, so that their senders are not left waiting if it never ends."""
         self._barriers: list[Barrier] = []
         self._quiesce: list[Quiesce] = []
+        self._holds = KnownHolds()
+        self._defaults: tuple[tuple[str, ...], dict[str, TaskDefaults]] = ((), {})
         self._failed_in_a_row = 0
         self.outages = 0
         self.last_outage: str | None = None
@@ -120,6 +132,11 @@ class Persister:
         """How many tasks this engine holds."""
         return len(self._live)
 
+    @property
+    def paused(self) -> int:
+        """How many slots paused bodies keep."""
+        return sum(attempt.row.state is State.PAUSED for attempt in self._live)
+
     async def run(self) -> None:
         """Serve until the inbox is closed and empty.
 
@@ -127,12 +144,23 @@ class Persister:
         """
         async for first in self._inbox:
             self._taken.clear()
-            batch = Batch(now=self._clock.now(), owner=self._owner, max_pending=self._settings.max_pending)
+            batch = self._new_batch()
             self._add(batch, first)
             await self._gather(batch)
             batch.now = self._clock.now()
             await self._tick(batch)
         self._taken.clear()
+
+    def _new_batch(self) -> Batch:
+        return Batch(
+            now=self._clock.now(),
+            new_id=self._new_id,
+            owner=self._owner,
+            max_pending=self._settings.max_pending,
+            keep_lines=self._settings.max_log_lines,
+            known_holds=self._holds,
+            defaults=self._task_defaults(),
+        )
 
     def close(self) -> None:
         """Close the stream ends that belong to this actor, and answer those whom it owes an answer."""
@@ -144,7 +172,8 @@ class Persister:
             if reply is not None and not reply.is_set:
                 reply.fail(EngineNotRunning("it ended before this was stored"))
         self._taken.clear()
-        for stream in (self._inbox, self._claims, self._control, self._reports, self._alarms):
+        self._publisher.close()
+        for stream in (self._inbox, self._alarms):
             stream.close()
 
     # --- collecting ---
@@ -181,8 +210,15 @@ class Persister:
         elif isinstance(message, Credit):
             self._credit = message
         elif isinstance(message, Request):
-            self._note_cause(message)
+            self._note_cause(batch, message)
             batch.requests.append(message)
+        elif isinstance(message, SaidMessage):
+            for attempt in message.attempts:
+                self._add_said(batch, attempt)
+        elif isinstance(message, PauseAnswer):
+            self._add_pause_answer(batch, message)
+        elif isinstance(message, PutHold | ReleaseHold):
+            batch.holds.append(message)
         elif isinstance(message, Requeue):
             batch.requeues.append(message)
         elif isinstance(message, Delete):
@@ -202,19 +238,49 @@ class Persister:
         else:
             assert isinstance(message, Wake), f"nobody sends {message!r} to the persister"
 
-    def _note_cause(self, request: Request) -> None:
+    def _note_cause(self, batch: Batch, request: Request) -> None:
         """Keep a body that has not begun from beginning while the request is being stored."""
-        attempt = self._by_id.get(request.task_id)
-        if attempt is not None and request.trigger in (Trigger.USER_CANCEL, Trigger.USER_STOP):
-            attempt.cause = attempt.cause or ("cancel" if request.trigger is Trigger.USER_CANCEL else "stop")
+        attempt = self._live.of_task(request.task_id)
+        if attempt is None or request.trigger not in _CAUSES:
+            return
+        if request.trigger is not Trigger.USER_PAUSE or attempt.began_at is None:
+            attempt.cause = attempt.cause or _CAUSES[request.trigger]
+        else:
+            self._add_begun(batch, [attempt])  # Only a body that is known to run can be asked to pause.
+
+    def _add_said(self, batch: Batch, attempt: Attempt) -> None:
+        saying = attempt.sayings.fetch() if attempt.sayings is not None else None
+        if saying is None:
+            return
+        key, number = attempt.row.key, attempt.row.attempt
+        side = None if saying.seen_at is None else SideRow(key, number, saying.seen_at, saying.progress)
+        if saying.deadline_at is not None:
+            attempt.row.deadline_at = saying.deadline_at
+        batch.said.append(
+            Said(
+                side=side,
+                lines=[LogRow(key, number, *line) for line in saying.lines],
+                deadline=None if saying.deadline_at is None else (key, number, saying.deadline_at),
+            )
+        )
+
+    def _add_pause_answer(self, batch: Batch, answer: PauseAnswer) -> None:
+        attempt = answer.attempt
+        is_decided = any(settlement.attempt is attempt for settlement in batch.settlements)
+        if attempt not in self._live or attempt.is_ended or is_decided:
+            return
+        decision = decide_pause_answer(attempt.row, is_reached=answer.is_reached, now=answer.at)
+        if decision is not None:
+            batch.settlements.append(self._settlement(attempt, decision, ends_attempt=False))
 
     def _add_outcome(self, batch: Batch, message: Finished) -> None:
         attempt, outcome = message.attempt, message.outcome
-        if self._live.get(attempt.row.key) is not attempt:
+        if attempt not in self._live:
             return  # Its lease is gone; whoever holds the task now decides about it.
-        if attempt.is_announced and attempt.row.state is State.STARTING:
-            # The announcement is in this very batch and not stored yet; the outcome brings it along.
+        if attempt.row.state is State.PAUSING or (attempt.is_announced and attempt.row.state is State.STARTING):
+            # What the body did just before is in this very batch and not stored yet; the end takes its place.
             batch.settlements = [settlement for settlement in batch.settlements if settlement.attempt is not attempt]
+        self._add_said(batch, attempt)
         row = attempt.row
         decision = decide_outcome(
             row,
@@ -228,8 +294,12 @@ class Persister:
 
     def _add_begun(self, batch: Batch, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
-            is_live = self._live.get(attempt.row.key) is attempt
-            if not is_live or attempt.is_ended or attempt.row.state is not State.STARTING:
+            if (
+                attempt not in self._live
+                or attempt.is_ended
+                or attempt.is_announced
+                or attempt.row.state is not State.STARTING
+            ):
                 continue
             assert attempt.began_at is not None, "only bodies that began are announced"
             attempt.is_announced = True
@@ -264,12 +334,19 @@ class Persister:
             names=self._registry.names,
             free=max(0, self._credit.slots - held),
             total=max(0, self._credit.slots + self._credit.prefetch - held) if self._credit.slots else 0,
-            defaults={name: self._defaults_of(name) for name in self._registry.names},
         )
 
-    def _defaults_of(self, name: str) -> tuple[int, str]:
-        definition = self._registry.get(name)
-        return definition.max_attempts, definition.recover
+    def _task_defaults(self) -> dict[str, TaskDefaults]:
+        """What the definitions say; tasks may be registered while the engine runs."""
+        names, known = self._defaults
+        if names is not self._registry.names:
+            known = {}
+            for name in self._registry.names:
+                definition = self._registry.get(name)
+                timeouts = definition.timeouts or NO_TIMEOUTS
+                known[name] = TaskDefaults(definition.max_attempts, definition.recover, timeouts)
+            self._defaults = (self._registry.names, known)
+        return known
 
     # --- committing ---
 
@@ -292,10 +369,28 @@ class Persister:
             if self._failed_in_a_row >= LOCK_IS_OUTAGE:
                 logger.warning("the store can be used again")
             self._failed_in_a_row = 0
-            self._publish(result, was_claiming=batch.claim is not None)
+            self._note(result)
+            self._publisher.publish(result, was_claiming=batch.claim is not None)
+            self._answer_waiting()
             for registration in batch.register:
                 registration.reply.set(None)
             return
+
+    def _note(self, result: TickResult) -> None:
+        if result.holds is not None:
+            self._holds = result.holds
+        if result.owner_gone and self._owner is not None:
+            send_or_drop(self._alarms, OwnerGone(self._owner))
+        self._host.other_owners = result.other_owners
+
+    def _answer_waiting(self) -> None:
+        for barrier in self._barriers:
+            barrier.reply.set(None)
+        self._barriers.clear()
+        if not self._live:
+            for quiesce in self._quiesce:
+                quiesce.reply.set(None)
+            self._quiesce.clear()
 
     def _note_outage(self, batch: Batch, error: StoreUnavailable) -> None:
         self._failed_in_a_row += 1
@@ -305,9 +400,9 @@ class Persister:
         self.last_outage = str(error)
         now = self._clock.monotonic()
         is_hopeless = isinstance(error, StoreFull | StoreGone)
-        for waiting in (batch.submits, batch.requeues, batch.requests, batch.deletes):
+        for waiting in (batch.submits, batch.requeues, batch.requests, batch.holds, batch.deletes):
             _refuse_overdue(waiting, now, error, is_hopeless)  # type: ignore[arg-type]  # lists of several kinds
-        self._report(TickReport(next_due=None, is_outage=True))
+        self._publisher.report(TickReport(next_due=None, is_outage=True))
 
     async def _replay(self, batch: Batch, error: StoreError) -> None:
         """Find the item that the store refuses, by halves, so that its neighbours do not fail with it."""
@@ -321,6 +416,7 @@ class Persister:
             *(item.reply for item in batch.requeues),
             *(item.reply for item in batch.recoveries),
             *(item.reply for item in batch.requests),
+            *(item.reply for item in batch.holds),
             *(item.reply for item in batch.deletes),
             *(item.reply for item in batch.register),
         ]
@@ -328,105 +424,16 @@ class Persister:
             if reply is not None:
                 reply.fail(error)
         for settlement in batch.settlements:
-            self._forget(settlement.attempt)
+            self._live.forget(settlement.attempt)
         if batch.item_count() == 0:
             raise error  # Not an item's fault: the claim itself does not work.
 
-    # --- telling ---
-
-    def _publish(self, result: TickResult, *, was_claiming: bool) -> None:
-        is_listening = self._teller.is_listening()
-        self._publish_answers(result)
-        # A tick that could not claim, during an outage, is to be followed by one that does.
-        report = TickReport(next_due=result.next_due, has_more_due=result.has_more_due or not was_claiming)
-        for settlement in result.settled:
-            self._publish_settled(settlement, report)
-            if is_listening:
-                for fact in facts_of_settlement(settlement):
-                    self._teller.tell(fact)
-        for settlement in result.fenced:
-            self._forget(settlement.attempt)
-            logger.warning("task %s: a late outcome was fenced off", settlement.attempt.row.id)
-        for move in result.moves:
-            self._publish_move(move)
-            if is_listening:
-                for fact in facts_of_move(move):
-                    self._teller.tell(fact)
-        for row in result.claimed:
-            attempt = Attempt(row)
-            self._live[row.key] = attempt
-            self._by_id[row.id] = attempt
-            self._claims.send_nowait(attempt)
-        if result.owner_gone and self._owner is not None:
-            self._send_or_drop(self._alarms, OwnerGone(self._owner))
-        self._report(report)
-        self._host.other_owners = result.other_owners
-        self._bulletin.announce_commit()
-        if not self._live:
-            for quiesce in self._quiesce:
-                quiesce.reply.set(None)
-            self._quiesce.clear()
-
-    def _publish_answers(self, result: TickResult) -> None:
-        for barrier in self._barriers:
-            barrier.reply.set(None)
-        self._barriers.clear()
-        answers: list[tuple[Any, Any]] = [
-            *result.submitted,
-            *result.requeued,
-            *result.recovered,
-            *result.deleted,
-            *result.answered,
-        ]
-        for message, answer in answers:
-            if message.reply is None:
-                continue
-            if isinstance(answer, Exception):
-                message.reply.fail(answer)
-            else:
-                message.reply.set(answer)
-
-    def _publish_settled(self, settlement: Settlement, report: TickReport) -> None:
-        attempt, write = settlement.attempt, settlement.write
-        apply_write(attempt.row, write)
-        if not settlement.ends_attempt:
-            return
-        report.ended += 1
-        if attempt.began_at is not None:
-            report.busy_seconds += max(0, settlement.history[-1].at - attempt.began_at) / 1_000_000
-        self._forget(attempt)
-        if write.state in FINAL:
-            self._bulletin.announce_end(attempt.row.id, write, attempt.row.attempt)
-
-    def _publish_move(self, move: Move) -> None:
-        write = move.write
-        if write.state in FINAL:
-            self._bulletin.announce_end(move.row.id, write, move.row.attempt)
-        attempt = self._live.get(write.key)
-        if attempt is None or write.expected_attempt != attempt.row.attempt:
-            return
-        apply_write(attempt.row, write)
-        if write.state is State.STOPPING and move.decision.wish is not None:
-            attempt.wish = move.decision.wish
-            self._control.send_nowait(Interrupt(attempt, attempt.wish))
-
-    def _forget(self, attempt: Attempt) -> None:
-        row = attempt.row
-        if self._live.get(row.key) is attempt:
-            del self._live[row.key]
-            del self._by_id[row.id]
-
-    def _report(self, report: TickReport) -> None:
-        self._send_or_drop(self._reports, report)
-
-    def _send_or_drop(self, stream: MemoryObjectSendStream[Any], message: Any) -> None:
-        # Both streams carry news that the next tick repeats; a receiver that is behind needs no more of it.
-        with suppress(anyio.WouldBlock, anyio.BrokenResourceError):
-            stream.send_nowait(message)
-
 
 def _refuse_overdue(
-    waiting: list[Submit | Requeue | Request | Delete], now: float, error: Exception, is_hopeless: bool
+    waiting: list[Submit | Requeue | Request | PutHold | ReleaseHold | Delete],
+    now: float,
+    error: Exception,
+    is_hopeless: bool,
 ) -> None:
     """Answer those whose patience has ended; nothing of theirs was stored."""
     for message in list(waiting):
@@ -436,3 +443,5 @@ def _refuse_overdue(
 
 
 _DEFAULT_POLICY = RetryPolicy()
+
+_CAUSES = {Trigger.USER_CANCEL: "cancel", Trigger.USER_STOP: "stop", Trigger.USER_PAUSE: "held"}

@@ -41,6 +41,16 @@ def facts_of_settlement(settlement: Settlement) -> Iterator[Fact]:
             failure=decision.failure,
             facts=attempt.facts,
         )
+    elif last.trigger is Trigger.BODY_SNOOZE:
+        yield Fact(
+            "task_snooze",
+            row,
+            write.state,
+            write.charged,
+            duration_ms=duration,
+            delay_s=round(max(0, write.due_at - last.at) / 1_000_000, 3),
+            reason=decision.reason,
+        )
     else:
         yield Fact("task_interrupted", row, write.state, write.charged, duration_ms=duration, reason=decision.reason)
 
@@ -57,7 +67,7 @@ def facts_of_move(move: Move) -> Iterator[Fact]:
             reason=move.decision.reason,
             failure=move.decision.failure,
         )
-    elif move.history[-1].trigger is Trigger.OWNER_REQUEUE:
+    elif move.history and move.history[-1].trigger is Trigger.OWNER_REQUEUE:
         yield Fact(
             "task_interrupted",
             move.row,

@@ -7,14 +7,15 @@
 
 * `inbox` is bounded by a few thousand messages; a full one makes submitters wait. The runner and the others wait too,
   and that is no deadlock, because the persister waits for nobody.
-* `claims` has room for every task that can be claimed, `control` for an interrupt of each and a few more, so that the
-  persister's sends never wait.
+* `claims` has room for every task that can be claimed, so that the persister's sends never wait. `control` has no bound
+  of its own: what is in it are committed requests, and those come through the bounded `inbox`.
 * `news` and `alarms` may drop what is overtaken by the next.
 * Each actor closes its own ends when it ends. `stop` ends everybody but the persister and closes the engine's end of
   `inbox`; with no sender left, the persister writes what is in it and ends too.
 """
 
 import contextvars
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
@@ -36,7 +37,7 @@ from taskengine.actors.supervisor import Identification, Supervisor
 from taskengine.actors.tick import run_tick
 from taskengine.diagnostics import diagnostics
 from taskengine.eventloop import spawn
-from taskengine.ports import Clock, Downstream, Executor, Store, StoreHost, Teller
+from taskengine.ports import ArtifactStore, Clock, Downstream, Executor, Store, StoreHost, Teller
 from taskengine.registry import Registry, TaskDefinition
 
 logger = diagnostics("taskengine")
@@ -62,6 +63,8 @@ class Parts:
     identification: Identification
     executor_for: Callable[[TaskDefinition], Executor]
     downstream: Callable[[], Downstream]
+    artifacts: ArtifactStore
+    new_id: Callable[[], str]
 
 
 class _Actor(Protocol):
@@ -82,7 +85,7 @@ class Actors:
         self._is_client = is_client
         self.inbox, inbox_end = anyio.create_memory_object_stream[Any](INBOX)
         claims, claims_end = anyio.create_memory_object_stream[Attempt](holdable + 16)
-        self._control, control_end = anyio.create_memory_object_stream[Any](2 * holdable + 64)
+        self._control, control_end = anyio.create_memory_object_stream[Any](math.inf)
         self._news, news_end = anyio.create_memory_object_stream[Any](256)
         self._alarms, alarms_end = anyio.create_memory_object_stream[OwnerGone](4)
         self.persister = Persister(
@@ -99,6 +102,7 @@ class Actors:
             clock=parts.clock,
             settings=settings,
             random=parts.random,
+            new_id=parts.new_id,
         )
         self._claimer = Claimer(news=news_end, persister=self.inbox.clone(), clock=parts.clock, settings=settings)
         self._runner = Runner(
@@ -109,6 +113,7 @@ class Actors:
             registry=parts.registry,
             executor_for=parts.executor_for,
             downstream=parts.downstream,
+            artifacts=parts.artifacts,
             clock=parts.clock,
             settings=settings,
             context=contextvars.copy_context(),
@@ -202,7 +207,7 @@ class Actors:
         parts.host.renew(None)
         runner_ended = "runner" not in self._scopes or self._ended["runner"].is_set()
         recovery = Recover(owner, None, proven_gone=runner_ended, reply=Reply())
-        batch = Batch(now=parts.clock.now(), recoveries=[recovery])
+        batch = Batch(now=parts.clock.now(), new_id=parts.new_id, recoveries=[recovery])
         ageing_step_us = round(parts.settings.ageing_step * 1_000_000)
         try:
             with anyio.move_on_after(LAST_WRITES):

@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 from taskengine.core.lifecycle import FINAL, LEASED, State, Trigger, step
 from taskengine.core.model import Failure, FailureKind, HistoryRow, Hold, TaskRow, TaskWrite, Wish, WishKind
 from taskengine.core.retry import ErrorNames, RetryPolicy, is_retryable, retry_wait
+from taskengine.core.timeouts import LONGEST
 
 ENGINE = "engine"
 """The actor of moves that nobody asked for."""
@@ -31,6 +32,10 @@ class OutcomeKind(Enum):
     """Could not be ended; the body may still be at work."""
     UNREADABLE = "unreadable"
     """The stored arguments are no JSON at all; somebody has to look."""
+    SNOOZED = "snoozed"
+    """The body asked to run later."""
+    DISCARDED = "discarded"
+    """The body said that its work has become pointless."""
 
 
 @define(eq=False)
@@ -50,7 +55,9 @@ class AttemptOutcome:
     retryable: bool | None = None
     """The body's own verdict; None asks the policy."""
     retry_after: float | None = None
-    """Seconds that the other side asked for."""
+    """Seconds that the other side asked for, or that the body wants to sleep, for SNOOZED."""
+    reason: str | None = None
+    """The body's own words, for SNOOZED and DISCARDED."""
 
 
 @define(eq=False)
@@ -69,6 +76,8 @@ class Decision:
     result: str | None = None
     failure: Failure | None = None
     hold: Hold | None = None
+    releases_hold: bool = False
+    """The mark that the task carries is taken off."""
     wish: Wish | None = None
 
 
@@ -86,7 +95,7 @@ def decide_outcome(
 
     Args:
         row: the task as stored, in a LEASED state, with `max_attempts` and `recover` filled in.
-        wish: the stored request to end it, if the state is `stopping`.
+        wish: the stored request to end it, if the state is `stopping`; to pause it, if it is `pausing` or `paused`.
         draw: random number in [0, 1), for the jitter.
     """
     decision = Decision(began_at=outcome.began_at, failure=outcome.failure)
@@ -103,9 +112,42 @@ def decide_outcome(
         _end_as_wished(decision, wish, outcome.ended_at)
     elif outcome.kind is OutcomeKind.RAISED:
         _retry_or_fail(decision, row, outcome, policy, draw, limits)
+    elif outcome.kind is OutcomeKind.SNOOZED:
+        _snooze(decision, outcome)
+    elif outcome.kind is OutcomeKind.DISCARDED:
+        _discard(decision, row, outcome)
     else:
         _release(decision, row, outcome, state)
+    if state in _PAUSES and step(state, decision.triggers[-1][0]) not in FINAL:
+        decision.hold = _hold_of_pause(wish)
     return decision
+
+
+_PAUSES = frozenset({State.PAUSING, State.PAUSED})
+
+
+def _hold_of_pause(wish: Wish | None) -> Hold:
+    """What becomes of a pause whose task has no body any more."""
+    if wish is None or wish.kind is not WishKind.PAUSE:
+        return Hold(actor=ENGINE, reason="was paused when its body ended")
+    return Hold(actor=wish.actor, reason=wish.reason)
+
+
+def _snooze(decision: Decision, outcome: AttemptOutcome) -> None:
+    # Bounded, since a body may raise TaskSnoozed by itself with any number; max and min in this order drop a NaN.
+    delay = min(LONGEST, max(0.0, outcome.retry_after or 0.0))
+    decision.triggers.append((Trigger.BODY_SNOOZE, outcome.ended_at))
+    decision.due_at = outcome.ended_at + round(delay * 1_000_000)
+    decision.charged = -1
+    decision.reason = outcome.reason
+
+
+def _discard(decision: Decision, row: TaskRow, outcome: AttemptOutcome) -> None:
+    decision.triggers.append((Trigger.ATTEMPT_FAILED, outcome.ended_at))
+    decision.reason = "discarded"
+    decision.failure = Failure(
+        kind=FailureKind.DISCARDED, type="TaskDiscarded", message=outcome.reason or "", attempt=row.attempt
+    )
 
 
 def _abandon(decision: Decision, outcome: AttemptOutcome, attempt: int) -> None:
@@ -166,16 +208,14 @@ def _release(decision: Decision, row: TaskRow, outcome: AttemptOutcome, state: S
         decision.reason = "arguments cannot be read"
         decision.hold = Hold(actor=ENGINE, reason=f"arguments cannot be read: {message}")
     else:
-        decision.reason = "shutdown"
-        if state in (State.PAUSING, State.PAUSED):
-            decision.hold = Hold(actor=ENGINE, reason="was paused at shutdown")
+        decision.reason = outcome.reason or "shutdown"
 
 
 def decide_crash(row: TaskRow, *, wish: Wish | None, proven_gone: bool, now: int) -> Decision:
     """Decide what follows for a task whose owner is dead.
 
     Args:
-        wish: the stored request to end it, if the state is `stopping`.
+        wish: the stored request to end or pause it, as for `decide_outcome`.
         proven_gone: the owner's process is known to be gone, so that no body of it can be at work.
     """
     decision = Decision(crashes=1)
@@ -201,8 +241,8 @@ def decide_crash(row: TaskRow, *, wish: Wish | None, proven_gone: bool, now: int
     if may_repeat and budget_left:
         decision.triggers.append((Trigger.OWNER_REQUEUE, now))
         decision.reason = "owner died"
-        if row.state in (State.PAUSING, State.PAUSED):
-            decision.hold = Hold(actor=ENGINE, reason="was paused when its owner died")
+        if row.state in _PAUSES:
+            decision.hold = _hold_of_pause(wish)
     else:
         decision.triggers.append((Trigger.OWNER_LOST, now))
         decision.reason = "owner died; " + ("no attempts left" if may_repeat else "recover='lost'")
@@ -210,24 +250,38 @@ def decide_crash(row: TaskRow, *, wish: Wish | None, proven_gone: bool, now: int
 
 
 def decide_request(
-    row: TaskRow, trigger: Trigger, *, wish: Wish | None, actor: str, reason: str | None, now: int
+    row: TaskRow,
+    trigger: Trigger,
+    *,
+    wish: Wish | None,
+    actor: str,
+    reason: str | None,
+    now: int,
+    held: Hold | None = None,
 ) -> Decision | None:
-    """Decide what a person's request (cancel, stop, run_now) does to a task.
+    """Decide what a person's request (cancel, stop, run_now, pause, resume) does to a task.
 
     Args:
         wish: what was asked of it before, if the state is `stopping`.
+        held: the mark that the task carries.
 
     Returns:
-        None where the request changes nothing: the task is final, or is already ending as asked.
+        None where the request changes nothing: the task is final, or is already as asked, or ending.
 
     Raises:
         IllegalTransition: the table has no such move for an unfinished task.
     """
     if row.state in FINAL:
         return None
+    if trigger is Trigger.USER_PAUSE:
+        return _decide_pause(row, held, actor, reason, now)
+    if trigger is Trigger.USER_RESUME:
+        return _decide_resume(row, held, actor, reason, now)
     if row.state is State.STOPPING:
         is_cancelling = wish is not None and wish.kind is WishKind.CANCEL
-        if trigger in (Trigger.USER_STOP, Trigger.PIPELINE_FAIL_FAST) or is_cancelling:
+        if trigger in (Trigger.USER_STOP, Trigger.PIPELINE_FAIL_FAST):
+            return None
+        if trigger is Trigger.USER_CANCEL and is_cancelling:
             return None
     target = step(row.state, trigger)
     decision = Decision(actor=actor, reason=reason, triggers=[(trigger, now)])
@@ -239,6 +293,65 @@ def decide_request(
     return decision
 
 
+def _decide_pause(row: TaskRow, held: Hold | None, actor: str, reason: str | None, now: int) -> Decision | None:
+    """A body is asked to wait at a checkpoint; a task without one is held, also if it is held by a hold of many."""
+    if row.state is State.RUNNING:
+        wish = Wish(kind=WishKind.PAUSE, actor=actor, reason=reason)
+        return Decision(actor=actor, reason=reason, triggers=[(Trigger.USER_PAUSE, now)], wish=wish)
+    if row.state in LEASED and row.state is not State.STARTING:
+        return None
+    if held is not None and held.by is None:
+        return None
+    return Decision(actor=actor, reason=reason, hold=Hold(actor=actor, reason=reason))
+
+
+def _decide_resume(row: TaskRow, held: Hold | None, actor: str, reason: str | None, now: int) -> Decision | None:
+    """A body goes on; a task that is held by itself is freed. The hold of many is released by its own name only."""
+    if row.state in _PAUSES:
+        return Decision(actor=actor, reason=reason, triggers=[(Trigger.USER_RESUME, now)])
+    if row.held is None or (held is not None and held.by is not None):
+        return None
+    return Decision(actor=actor, reason=reason, releases_hold=True)
+
+
+def decide_pause_answer(row: TaskRow, *, is_reached: bool, now: int) -> Decision | None:
+    """Decide what follows when a body has come to its checkpoint, or has not within the window.
+
+    Returns:
+        None where the pause is over already: it was resumed, stopped or taken back in the meantime.
+    """
+    if row.state is not State.PAUSING:
+        return None
+    if is_reached:
+        return Decision(triggers=[(Trigger.RUNTIME_PAUSE_REACHED, now)])
+    return Decision(
+        triggers=[(Trigger.RUNTIME_PAUSE_MISSED, now)], reason="the body reached no checkpoint within the pause window"
+    )
+
+
+def decide_deadline(row: TaskRow, *, now: int) -> Decision:
+    """Decide about a task without a body that is out of time; of two limits that have passed, the earlier one won."""
+    start_by = row.due_at + (row.start_within or 0)
+    is_start = (
+        row.state is State.QUEUED
+        and row.start_within is not None
+        and row.started_at is None
+        and start_by <= now
+        and (row.deadline_at is None or start_by < row.deadline_at)
+    )
+    decision = Decision(triggers=[(Trigger.DEADLINE_START if is_start else Trigger.DEADLINE_TOTAL, now)])
+    decision.reason = "no body began in time" if is_start else "the task as a whole is out of time"
+    decision.failure = timeout_failure(
+        FailureKind.TIMEOUT_START if is_start else FailureKind.TIMEOUT_TOTAL, decision.reason, row.attempt
+    )
+    return decision
+
+
+def timeout_failure(kind: FailureKind, message: str, attempt: int) -> Failure:
+    """Make the failure of a timeout; its type is the kind in the manner of a class name."""
+    return Failure(kind=kind, type=kind.value.title().replace("_", ""), message=message, attempt=attempt)
+
+
 def may_prefetch(row: TaskRow) -> bool:
     """Tell whether a queued task may be claimed before a slot is free for it.
 
@@ -246,6 +359,10 @@ def may_prefetch(row: TaskRow) -> bool:
     or end them though their body never began.
     """
     return row.crashes == 0 and row.recover != "lost" and (row.max_attempts or 1) - row.charged > 1
+
+
+_WISHED = _PAUSES | {State.STOPPING}
+"""States in which a wish stands."""
 
 
 def enact(
@@ -289,6 +406,8 @@ def enact(
         )
     ended = state in FINAL
     leased = state in LEASED
+    keeps_wish = state in _WISHED or (ended and row.state is State.STOPPING)
+    held = None if ended or decision.releases_hold else row.held
     write = TaskWrite(
         key=row.key,
         expected_attempt=row.attempt,
@@ -302,8 +421,8 @@ def enact(
         started_at=row.started_at if decision.began_at is None else decision.began_at,
         finished_at=decision.triggers[-1][1] if ended else None,
         owner=row.owner if leased else None,
-        wish=wish if wish is not None else (row.wish if leased or ended else None),
-        held=hold if hold is not None else (None if ended else row.held),
+        wish=wish if wish is not None else (row.wish if keeps_wish else None),
+        held=hold if hold is not None else held,
         result=decision.result if state is State.SUCCEEDED else None,
         failure=None if state is State.SUCCEEDED else (failure if failure is not None else row.failure),
     )

@@ -206,6 +206,24 @@ class TaskStopped(BaseException):
         super().__init__(reason or "stop requested")
 
 
+class TaskSnoozed(BaseException):
+    """Raised in a body by `ctx.snooze()`: it wants to run again later, uncharged. Let it pass."""
+
+    def __init__(self, delay: float, reason: str | None = None) -> None:
+        self.delay = delay
+        """Seconds."""
+        self.reason = reason
+        super().__init__(f"snoozed for {delay:g} s")
+
+
+class TaskDiscarded(BaseException):
+    """Raised in a body by `ctx.discard()`: its work has become pointless. Let it pass."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class AttemptFailed(TaskEngineError):
     """Raise it in a body to fail the attempt with a chosen kind, detail and retry verdict.
 

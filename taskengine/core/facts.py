@@ -13,7 +13,7 @@ class Fact:
     """A committed fact about one task."""
 
     event: str
-    """`task_start`, `task_retry`, `task_done`, `task_interrupted` or `task_fenced`."""
+    """`task_start`, `task_retry`, `task_snooze`, `task_done` or `task_interrupted`."""
     row: TaskRow
     """The task; id, name, attempt, charged and label are right, other values may be older."""
     state: State

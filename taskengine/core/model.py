@@ -6,7 +6,7 @@ copy of a wide frozen record costs more than the work around it: instants are in
 epoch, UTC) and structured parts are JSON text that is decoded only where somebody looks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -18,6 +18,7 @@ from taskengine.core.lifecycle import State, Trigger, is_final
 
 if TYPE_CHECKING:
     from taskengine.core.retry import RetryPolicy
+    from taskengine.core.timeouts import Timeouts
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -84,11 +85,21 @@ class WishKind(StrEnum):
 
     STOP = "stop"
     CANCEL = "cancel"
+    PAUSE = "pause"
+
+
+class CommandKind(StrEnum):
+    """What the owner of a task is asked to do with it."""
+
+    STOP = "stop"
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
 
 
 @frozen(kw_only=True)
 class Wish:
-    """A stored request to end a task: what, by whom and why."""
+    """A stored request to end or pause a task that has a body: what, by whom and why."""
 
     kind: WishKind
     actor: str = "user"
@@ -102,6 +113,82 @@ class Hold:
     actor: str
     reason: str | None = None
     until: datetime | None = None
+    by: str | None = None
+    """The hold of many that has marked this task, such as `tag:nightly`; None: it is held by itself."""
+
+
+class HoldScope(StrEnum):
+    """What a hold of many is about."""
+
+    ALL = "all"
+    NAME = "name"
+    TAG = "tag"
+
+
+@frozen(kw_only=True)
+class HoldRow:
+    """A stored hold of many tasks: none of them is claimed by any process while it stands."""
+
+    scope: HoldScope
+    target: str
+    """The name or tag; empty for `all`."""
+    actor: str
+    reason: str | None
+    until: int | None
+    """Microseconds; it ends by itself then. None: somebody has to release it."""
+    created_at: int
+    is_released: bool = False
+    """It stands no longer, but tasks may still carry its mark; they are freed step by step."""
+
+    @property
+    def mark(self) -> str:
+        """What the mark on a task says of it."""
+        return f"{self.scope.value}:{self.target}"
+
+
+@frozen(kw_only=True)
+class StandingHold:
+    """A hold of many tasks, as `Engine.holds` tells of it."""
+
+    scope: str
+    """`all`, `name` or `tag`."""
+    target: str | None
+    """The name or tag; None for `all`."""
+    actor: str
+    reason: str | None
+    until: datetime | None
+    created_at: datetime
+
+
+@frozen(kw_only=True)
+class Progress:
+    """What a body last said of how far it is."""
+
+    done: float | None = None
+    total: float | None = None
+    unit: str | None = None
+    message: str | None = None
+    at: datetime
+    """When it said so, or was last seen."""
+
+    @property
+    def fraction(self) -> float | None:
+        """From 0 to 1; None where it cannot be told."""
+        if self.done is None or not self.total or self.total < 0:
+            return None
+        return min(1.0, max(0.0, self.done / self.total))
+
+
+@frozen(kw_only=True)
+class LogLine:
+    """A line that a body logged."""
+
+    attempt: int
+    number: int
+    """Counts the lines of one attempt from 1; the oldest are dropped beyond `max_log_lines`."""
+    at: datetime
+    level: str
+    message: str
 
 
 @frozen(kw_only=True)
@@ -139,8 +226,14 @@ class Task:
     started_at: datetime | None = None
     """When the body of the latest attempt began."""
     finished_at: datetime | None = None
-    progress: Any = None
-    """Reserved for the body's own report."""
+    progress: Progress | None = None
+    """What the body of the latest attempt said of itself."""
+    timeouts: "Timeouts | None" = None
+    """None: those of the task's definition."""
+    deadline_at: datetime | None = None
+    """When the task as a whole is out of time."""
+    callbacks: Mapping[str, str] = field(factory=dict)
+    """`success`, `failure` or `settled` -> name of the task that is submitted with the end."""
 
     @property
     def error(self) -> str | None:
@@ -215,6 +308,22 @@ class Outcome(Generic[T_co]):
 
 
 @frozen(kw_only=True)
+class TaskEnd:
+    """What a callback task is told of the task that has ended."""
+
+    id: str
+    name: str
+    state: str
+    attempt: int
+    value: Any = None
+    """What the body returned, as JSON values; None unless it succeeded."""
+    failure: Mapping[str, Any] | None = None
+    """The fields of its `Failure`."""
+    label: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+@frozen(kw_only=True)
 class TaskFilter:
     """Which tasks are meant; fields combine with *and*, None matches all."""
 
@@ -224,6 +333,10 @@ class TaskFilter:
     tag: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+    held: bool | None = None
+    """Whether the task itself carries a hold."""
+    requeued: bool | None = None
+    """Whether some other task was made of it by `requeue`."""
 
 
 @frozen
@@ -260,6 +373,8 @@ class Stats:
     queued: int
     slots_used: int
     slots_total: int
+    slots_paused: int
+    """Slots that paused bodies keep."""
     store_failures: int
     """How often this engine's writes met an outage of the store."""
     store_last_error: str | None
@@ -301,6 +416,12 @@ class TaskRow:
     label: str | None = None
     result: str | None = None
     failure: str | None = None
+    timeouts: str | None = None
+    deadline_at: int | None = None
+    """When the task as a whole is out of time."""
+    start_within: int | None = None
+    """Microseconds after `due_at` in which the first body must begin."""
+    callbacks: str | None = None
 
 
 class TaskWrite(NamedTuple):
@@ -339,6 +460,27 @@ class HistoryRow(NamedTuple):
     failure: str | None
 
 
+class SideRow(NamedTuple):
+    """What a body said of itself; apart from the task's row, so that it costs the task no version."""
+
+    task_key: int
+    attempt: int
+    seen_at: int
+    progress: str | None
+    """JSON text; None leaves what is there of the same attempt."""
+
+
+class LogRow(NamedTuple):
+    """One captured line."""
+
+    task_key: int
+    attempt: int
+    number: int
+    at: int
+    level: int
+    message: str
+
+
 @frozen(kw_only=True)
 class CommandRow:
     """A wish for a task that another process runs."""
@@ -347,7 +489,7 @@ class CommandRow:
     task_id: str
     owner: str
     """The owner that is to act."""
-    kind: WishKind
+    kind: CommandKind
     actor: str
     reason: str | None
     created_at: int
@@ -387,3 +529,11 @@ class SubmitOptions:
     max_attempts: int | None = None
     retry: "RetryPolicy | None" = None
     recover: str | None = None
+    timeouts: "Timeouts | float | None" = None
+    """A number is the seconds of each attempt."""
+    on_success: str | Callable[..., Any] | None = None
+    """The task, or its name, that gets a `TaskEnd` when this one has succeeded."""
+    on_failure: str | Callable[..., Any] | None = None
+    """The same for failed and lost."""
+    on_settled: str | Callable[..., Any] | None = None
+    """The same for every final state."""

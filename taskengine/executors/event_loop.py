@@ -12,7 +12,7 @@ import asyncio
 import ctypes
 import inspect
 from collections.abc import Coroutine, Generator
-from contextvars import Context
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -27,11 +27,12 @@ class _Abandoned(BaseException):
 class _Drive:
     """Awaitable that steps a coroutine in its own context until it ends or is abandoned."""
 
-    __slots__ = ("context", "coroutine", "is_abandoned")
+    __slots__ = ("call", "context", "coroutine", "is_abandoned")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], context: Context) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], call: Call) -> None:
         self.coroutine = coroutine
-        self.context = context
+        self.call = call
+        self.context = call.context
         self.is_abandoned = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -72,7 +73,7 @@ class LoopBody:
         self._scope.__enter__()
         try:
             coroutine = self._call.context.run(_begin, self._call)
-            self._drive = _Drive(coroutine, self._call.context)
+            self._drive = _Drive(coroutine, self._call)
             end.value = await self._drive
         except _Abandoned as abandoned:
             end.is_abandoned, end.error = True, abandoned
@@ -125,6 +126,8 @@ class LoopBody:
 class LoopExecutor:
     """Runs async bodies; the contract is `ports.Executor`."""
 
+    wants_facts = False
+
     def __init__(self) -> None:
         self._on_asyncio: bool | None = None
 
@@ -134,8 +137,19 @@ class LoopExecutor:
             self._on_asyncio = _is_asyncio()  # Asked once: the answer costs as much as a short body.
         return LoopBody(call, on_asyncio=self._on_asyncio)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Nothing to let go."""
+
+
+def call_in_frame(frame: FrameType) -> Call | None:
+    """Return the call whose body this frame is stepping, if that is what it does; from any thread."""
+    if frame.f_code is _STEPPING:
+        drive = frame.f_locals.get("self")
+        return drive.call if isinstance(drive, _Drive) else None
+    return None
+
+
+_STEPPING = _Drive.__await__.__code__
 
 
 def _begin(call: Call) -> Coroutine[Any, Any, Any]:

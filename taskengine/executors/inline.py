@@ -1,5 +1,6 @@
 """Sync bodies on the event loop itself: for tests, and for functions that take microseconds."""
 
+from types import FrameType
 from typing import Any
 
 from taskengine.ports import BodyEnd, Call
@@ -8,11 +9,13 @@ from taskengine.ports import BodyEnd, Call
 class InlineExecutor:
     """Runs sync bodies on the event loop itself, blocking it."""
 
+    wants_facts = False
+
     def start(self, call: Call) -> "InlineBody":
         """See `Executor.start`."""
         return InlineBody(call)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Nothing to let go."""
 
 
@@ -40,3 +43,14 @@ class InlineBody:
     def where(self) -> str:
         """See `Body.where`."""
         return "on the event loop"
+
+
+def call_in_frame(frame: FrameType) -> Call | None:
+    """Return the call whose body this frame is running, if that is what it does; from any thread."""
+    if frame.f_code is _RUNNING:
+        body = frame.f_locals.get("self")
+        return body._call if isinstance(body, InlineBody) else None
+    return None
+
+
+_RUNNING = InlineBody.run.__code__

@@ -108,6 +108,8 @@ class ThreadBody:
 class ThreadExecutor:
     """Runs sync bodies; the contract is `ports.Executor`. As many threads as bodies run at once."""
 
+    wants_facts = False
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[_Thread] = []
@@ -141,7 +143,7 @@ class ThreadExecutor:
                 return True
             return False
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """End the idle threads and wait for them; busy ones end after their body."""
         with self._lock:
             self._is_closed = True

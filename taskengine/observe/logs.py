@@ -59,6 +59,8 @@ def fields_of(fact: Fact) -> dict[str, Any]:
             fields["http_status"] = facts["http_status"]
         if fact.failure is not None:
             fields["error"] = str(fact.failure)
+    elif fact.event == "task_snooze":
+        fields |= {"reason": fact.reason, "delay_s": fact.delay_s, "duration_ms": fact.duration_ms}
     else:
         fields |= {"duration_ms": fact.duration_ms, "reason": fact.reason}
     return fields

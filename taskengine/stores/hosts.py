@@ -8,6 +8,7 @@ ever. `InlineHost` makes the calls on the loop itself: for the memory store, vir
 Threads are daemons, so that a program which never leaves the engine still exits.
 """
 
+import math
 import queue
 import threading
 import time
@@ -43,6 +44,8 @@ class Watch:
     beat_committed: Callable[[float], None]
     """With the monotonic instant of the commit."""
     owner_gone: Callable[[str], None]
+    loop_blocked: Callable[[float], None] = lambda _: None
+    """With the seconds since the last sign of life; once for each time it is blocked. On the writing thread."""
 
 
 @define(eq=False)
@@ -51,6 +54,7 @@ class LeaseTerms:
 
     beat: float
     max_loop_block: float
+    loop_block_warning: float = math.inf
 
 
 class _Job(Generic[T]):
@@ -155,6 +159,8 @@ class ThreadHost:
         self._seen_commits: int | None = None
         self._pong = 0.0
         self._ping_sent = False
+        self._ping_at = 0.0
+        self._has_warned = False
         self._has_let_go = False
         self.other_owners = 0
         """Set by the persister after each tick; decides on the fairness pause."""
@@ -241,8 +247,12 @@ class ThreadHost:
     def _listen_for_loop(self, now: float) -> None:
         if not self._ping_sent:
             self._ping_sent = True
+            self._ping_at = now
             self._soon(self._answer_ping)
             return
+        if now - self._ping_at > self._terms.loop_block_warning and not self._has_warned:
+            self._has_warned = True
+            self._watch.loop_blocked(now - self._ping_at)
         if now - self._pong > self._terms.max_loop_block and not self._has_let_go:
             self._has_let_go = True
             logger.critical(
@@ -253,6 +263,7 @@ class ThreadHost:
     def _answer_ping(self) -> None:
         self._pong = self._clock.monotonic()
         self._ping_sent = False
+        self._has_warned = False
         self._has_let_go = False
 
 

@@ -1,6 +1,7 @@
 """From what a user names to a store."""
 
 import os
+from pathlib import Path
 
 from taskengine import defaults
 from taskengine.core.errors import InvalidOption
@@ -24,3 +25,9 @@ def open_store(store: str | os.PathLike[str] | Store, durability: str | None) ->
     if durability is not None:
         raise InvalidOption("durability", "it belongs to a path; give it to the store that you pass")
     return store
+
+
+def default_artifacts(store: Store) -> Path | None:
+    """Return the folder for artifacts beside a store's file; None where it has none."""
+    path = getattr(store, "path", None)
+    return path.with_name(f"{path.name}.artifacts") if isinstance(path, Path) else None

@@ -1,8 +1,9 @@
 """The `Downstream` port over httpx's engine: many small connections, one deadline, one address guard."""
 
+import copy
 import ssl
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import anyio
 
@@ -21,6 +22,26 @@ KEEPALIVE = 4.0
 
 # RFC 9110 section 9.2.2: may be sent again when it is unknown whether the first one was received.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+
+class _Tls:
+    """One TLS context for all connections: making one reads the whole list of authorities, some 20 ms.
+
+    Used from several threads; that two of them make it at once is harmless.
+    """
+
+    def __init__(self, verify: bool | ssl.SSLContext) -> None:
+        self._verify = verify
+        self._context = verify if isinstance(verify, ssl.SSLContext) else None
+
+    def context(self) -> ssl.SSLContext:
+        if self._context is None:
+            import httpx
+
+            context = httpx.create_ssl_context(verify=self._verify, trust_env=False)
+            context.set_alpn_protocols(["http/1.1"])
+            self._context = context
+        return self._context
 
 
 class HttpxDownstream:
@@ -53,15 +74,34 @@ class HttpxDownstream:
         resolve: Resolver = resolve_by_system,
         dial: "Dial | None" = None,
     ) -> None:
-        self._guard = AddressGuard(allow_hosts, resolve)
-        self._verify = verify
+        # Text is left for the guard to refuse; anything else may be readable only once.
+        self._allow_hosts = allow_hosts if isinstance(allow_hosts, str) else tuple(allow_hosts)
+        self._resolve = resolve
+        self._guard = AddressGuard(self._allow_hosts, resolve)
         self._max_idle = max_idle
         self._keepalive = keepalive
         self._dial = dial
-        self._tls: ssl.SSLContext | None = None
+        self._tls = _Tls(verify)
         # The last one used is taken first, so that the others grow old and are closed.
         self._idle: dict[tuple[str, str, int], list[Connection]] = {}
         self._by_age: dict[Connection, None] = {}
+
+    def for_one_call(self, *, system_resolver: Resolver = resolve_by_system) -> Self:
+        """Return one with the same settings that keeps no connection: for one call, in whichever event loop.
+
+        It is a shallow copy: a subclass keeps its methods and shares its attributes. There is nothing to close.
+
+        Args:
+            system_resolver: what asks the system; a `resolve` of your own is kept.
+        """
+        other = copy.copy(self)
+        other._max_idle = 0
+        other._idle = {}
+        other._by_age = {}
+        if self._resolve is resolve_by_system:
+            other._resolve = system_resolver
+            other._guard = AddressGuard(self._allow_hosts, system_resolver)
+        return other
 
     async def send(self, request: HttpRequest) -> HttpAnswer:
         """Send and read the whole answer, as the port says.
@@ -110,18 +150,7 @@ class HttpxDownstream:
             addresses = await self._guard.addresses(target.host, target.port)
         except OSError as error:
             raise DownstreamError(f"cannot find {target.host}: {error.strerror or error}") from error
-        return await open_connection(target, addresses, self._dial or dial_by_system, self._tls_context)
-
-    def _tls_context(self) -> ssl.SSLContext:
-        # One for all connections: making one reads the whole list of authorities, some 20 ms.
-        if isinstance(self._verify, ssl.SSLContext):
-            return self._verify
-        if self._tls is None:
-            import httpx
-
-            self._tls = httpx.create_ssl_context(verify=self._verify, trust_env=False)
-            self._tls.set_alpn_protocols(["http/1.1"])
-        return self._tls
+        return await open_connection(target, addresses, self._dial or dial_by_system, self._tls.context)
 
     async def _take_idle(self, target: Target) -> "Connection | None":
         while same_origin := self._idle.get(target.origin):

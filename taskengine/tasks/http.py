@@ -1,4 +1,8 @@
-"""The HTTP task: one call, judged by its status."""
+"""The HTTP task: one call, judged by its status.
+
+What its twin for threads (`taskengine.tasks.blocking`) shares with it is here: the check of the arguments, the making
+of the request, and the verdict on what came of it.
+"""
 
 import base64
 from collections.abc import Mapping
@@ -25,6 +29,8 @@ from taskengine.tasks.urls import mask_url, parse_url
 
 MAX_TIMEOUT = 3600.0
 """Seconds; a call that takes longer is better polled for."""
+
+HTTP_RETRY = RetryPolicy(base=0.2, factor=2, cap=8)
 
 _ERROR_HEAD = 2048
 """Bytes of an error answer's body that are kept in the Failure."""
@@ -69,7 +75,7 @@ def check_http_call(
         raise InvalidOption("timeout", f"{timeout!r} is not a number of seconds above 0, up to {MAX_TIMEOUT:g}")
 
 
-@task(retry=RetryPolicy(base=0.2, factor=2, cap=8), check=check_http_call)
+@task(retry=HTTP_RETRY, check=check_http_call)
 async def http_post(
     ctx: TaskContext,
     url: str,
@@ -103,21 +109,53 @@ async def http_post(
 
     Cancellation: closes the connection; the other side may have acted on the request.
     """
-    ctx.facts["url"] = mask_url(url)
-    try:
-        check_http_call(url, json=json, body=body, method=method, headers=headers, timeout=timeout)
-        request = _build_request(ctx, url, json, body, method, headers or {}, timeout)
-    except InvalidOption as error:
-        raise AttemptFailed(str(error), retryable=False, type_name="InvalidOption") from None
+    request = prepare_request(ctx, url, json=json, body=body, method=method, headers=headers, timeout=timeout)
     try:
         answer = await ctx.downstream.send(request)
     except DownstreamError as error:
-        raise AttemptFailed(
-            f"{request.method} {ctx.facts['url']}: {error}",
-            kind=error.kind,
-            retryable=error.retryable,
-            type_name=type(error).__name__,
-        ) from error
+        raise failure_without_answer(ctx, request, error) from error
+    return judge_answer(ctx, request, answer)
+
+
+def prepare_request(
+    ctx: TaskContext,
+    url: str,
+    *,
+    json: object,
+    body: bytes | None,
+    method: str,
+    headers: Mapping[str, str] | None,
+    timeout: float | None,
+) -> HttpRequest:
+    """Make the request that the arguments of `http_post` ask for, and note its URL, masked, among the facts.
+
+    Raises:
+        AttemptFailed: not retried; they cannot be sent, though they are stored.
+    """
+    ctx.facts["url"] = mask_url(url)
+    try:
+        check_http_call(url, json=json, body=body, method=method, headers=headers, timeout=timeout)
+        return _build_request(ctx, url, json, body, method, headers or {}, timeout)
+    except InvalidOption as error:
+        raise AttemptFailed(str(error), retryable=False, type_name="InvalidOption") from None
+
+
+def failure_without_answer(ctx: TaskContext, request: HttpRequest, error: DownstreamError) -> AttemptFailed:
+    """Return what an exchange without an answer does to the attempt."""
+    return AttemptFailed(
+        f"{request.method} {ctx.facts['url']}: {error}",
+        kind=error.kind,
+        retryable=error.retryable,
+        type_name=type(error).__name__,
+    )
+
+
+def judge_answer(ctx: TaskContext, request: HttpRequest, answer: HttpAnswer) -> HttpResult:
+    """Return the result that an answer is, and note its status among the facts.
+
+    Raises:
+        AttemptFailed: kind `http_status`; it is no 2xx.
+    """
     ctx.facts["http_status"] = answer.status
     if not status_is_success(answer.status):
         raise _failure(answer, f"{request.method} {ctx.facts['url']}")

@@ -19,14 +19,16 @@ from collections.abc import Callable
 
 from attrs import frozen
 
+from taskengine.testing.contract_limits import LimitChecks
 from taskengine.testing.contract_reading import ReadingChecks
 from taskengine.testing.contract_records import RecordChecks
+from taskengine.testing.contract_sides import SideChecks
 from taskengine.testing.contract_tasks import TaskChecks
 from taskengine.testing.contract_tools import StoreMaker
 from taskengine.testing.contract_transactions import TransactionChecks
 
 
-class StoreContract(TransactionChecks, TaskChecks, RecordChecks, ReadingChecks):
+class StoreContract(TransactionChecks, TaskChecks, LimitChecks, RecordChecks, SideChecks, ReadingChecks):
     """Every check as a method; each raises AssertionError if the store breaks its promise.
 
     Args:

@@ -161,6 +161,59 @@ class ReadingChecks(Checks):
                 move(tx, "t0", Trigger.USER_CANCEL)
             expect_equal(reader.held(None), 2, "held() after one was cancelled")
 
+    def what_waits_under_a_tag_is_counted_with_the_held(self) -> None:
+        with self._opened() as store:
+            _fill(store)
+            with store.transact() as tx:
+                claim(tx, "t1")
+                move(tx, "t1", Trigger.ENGINE_RELEASE, held='{"actor":"user"}')
+                submit(tx, make_row("running", tags='["a","b"]'))
+                claim(tx, "running")
+            reader = store.reader()
+            for names, tags, expected in (
+                (None, ["a"], 2),  # t0 waits under it, t1 is held
+                (None, ["a", "b", "a"], 3),  # each once
+                (None, ["absent"], 1),
+                (["mail"], ["a", "b"], 2),
+                (["größe"], ["b"], 1),
+                ([], ["a"], 0),
+            ):
+                expect_equal(reader.held(names, tags), expected, f"held({names}, {tags})")
+
+    def a_listing_tells_the_held_from_the_others(self) -> None:
+        with self._opened() as store:
+            _fill(store)
+            with store.transact() as tx:
+                claim(tx, "t0", "t1")
+                for id_ in ("t0", "t1"):
+                    move(tx, id_, Trigger.ENGINE_RELEASE, held='{"actor":"user"}')
+            reader = store.reader()
+            for where, expected in (
+                (TaskFilter(held=True), ["t1", "t0"]),
+                (TaskFilter(held=False), ["t5", "t4", "t3", "t2"]),
+                (TaskFilter(held=True, tag="b"), ["t1"]),
+                (TaskFilter(held=True, name="mail"), ["t0"]),
+                (TaskFilter(held=True, ids=("t0", "t2")), ["t0"]),
+                (TaskFilter(held=False, states=frozenset({State.QUEUED})), ["t5"]),
+            ):
+                expect_equal(_select(reader, where), expected, f"{where}")
+            expect_equal(_select(reader, TaskFilter(held=True), limit=1), ["t1"], "the newest held one")
+            expect_equal(_select(reader, TaskFilter(held=True), claim_order=True), [], "none of them will be claimed")
+
+    def a_listing_tells_what_was_requeued_from_the_others(self) -> None:
+        with self._opened() as store:
+            with store.transact() as tx:
+                submit(tx, *(make_row(f"t{n}") for n in range(3)))
+                submit(tx, *(make_row(f"again{n}", requeued_from="t1") for n in range(2)))
+                gone = make_row("gone", requeued_from="t2")
+                submit(tx, gone)
+                move(tx, "gone", Trigger.USER_CANCEL)
+                tx.delete([gone.key])
+            reader = store.reader()
+            expect_equal(_select(reader, TaskFilter(requeued=True)), ["t1"], "requeued")
+            expect_equal(_select(reader, TaskFilter(requeued=False)), ["again1", "again0", "t2", "t0"], "not requeued")
+            expect_equal(_select(reader, TaskFilter(requeued=False, ids=("t1", "t0"))), ["t0"], "among ids")
+
     def the_finished_among_ids_are_told(self) -> None:
         with self._opened() as store:
             _fill(store)

@@ -3,7 +3,7 @@
 from attrs import evolve
 
 from taskengine.core.lifecycle import STORED, WAITING, State, Trigger
-from taskengine.core.model import CommandRow, HistoryRow, WishKind
+from taskengine.core.model import CommandKind, CommandRow, HistoryRow
 from taskengine.testing.contract_tools import (
     NOW,
     OWNER,
@@ -24,7 +24,7 @@ def _command(id_: str, created_at: int, owner: str = OWNER) -> CommandRow:
         id=id_,
         task_id="task-1",
         owner=owner,
-        kind=WishKind.STOP if id_ == "stop" else WishKind.CANCEL,
+        kind=CommandKind.STOP if id_ == "stop" else CommandKind.CANCEL,
         actor="jürgen",
         reason=None if id_ == "stop" else "why 長",
         created_at=created_at,
@@ -208,6 +208,13 @@ class RecordChecks(Checks):
                 expect(tx.head(OWNER).has_commands, "has_commands")
                 tx.drop_commands(["c1"])
                 expect(not tx.head(OWNER).has_commands, "has_commands after the last")
+
+    def a_command_is_of_any_kind(self) -> None:
+        with self._opened() as store, store.transact() as tx:
+            sent = [evolve(_command(kind.value, NOW), kind=kind) for kind in sorted(CommandKind)]
+            for command in sent:
+                tx.put_command(command)
+            expect_equal(tx.commands(OWNER), sent, "commands()")
 
     def a_command_that_is_there_is_left_as_it_is(self) -> None:
         first = _command("c1", NOW)

@@ -60,6 +60,10 @@ class TaskChecks(Checks):
             tags='["t"]',
             metadata='{"m":1}',
             label="label",
+            timeouts='{"total":1}',
+            deadline_at=NOW + 2,
+            start_within=2**50,
+            callbacks='{"success":"n"}',
         )
         with self._opened() as store:
             with store.transact() as tx:
@@ -265,8 +269,12 @@ class TaskChecks(Checks):
     def defaults_are_filled_in(self) -> None:
         with self._opened() as store, store.transact() as tx:
             (row, _) = submit(tx, make_row("a", rank=1), make_row("b", rank=2))
-            tx.set_defaults(row.key, 7, "lost")
-            expect_equal(columns(one(tx.find(ids=["a"]))), columns(row, max_attempts=7, recover="lost"), "the task")
+            tx.set_defaults(row.key, 7, "lost", NOW + 1)
+            filled = columns(row, max_attempts=7, recover="lost", deadline_at=NOW + 1)
+            expect_equal(columns(one(tx.find(ids=["a"]))), filled, "the task")
+            expect_equal(tx.next_due(), NOW + 1, "the deadline is watched")
+            tx.set_defaults(row.key, 7, "lost", None)
+            expect_equal(columns(one(tx.find(ids=["a"]))), filled, "the task, where there is no deadline to fill in")
             expect_equal(one(tx.find(ids=["b"])).max_attempts, None, "the other task")
             expect_equal(ids(tx.claimable(["mail"], 9)), ["a", "b"], "the queue")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from attrs import asdict, evolve
 
 from taskengine.core.lifecycle import FINAL, LEASED, State, Trigger, step
-from taskengine.core.model import HistoryRow, OwnerRow, TaskFilter, TaskRow, TaskWrite
+from taskengine.core.model import HistoryRow, HoldRow, HoldScope, OwnerRow, TaskFilter, TaskRow, TaskWrite
 from taskengine.ports import Reader, Store, Transaction
 
 StoreMaker: TypeAlias = Callable[[], Store]
@@ -76,6 +76,12 @@ def make_owner(id_: str = OWNER, **values: Any) -> OwnerRow:
     """Make an owner's row."""
     values = {"boot_id": "b", "pid_namespace": "n", "pid": 7, "process_started": "1", "beat": 0, **values}
     return OwnerRow(id=id_, started_at=NOW, **values)
+
+
+def make_hold(target: str, scope: HoldScope = HoldScope.TAG, **values: Any) -> HoldRow:
+    """Make a hold of many."""
+    values = {"actor": "user", "reason": None, "until": None, "created_at": NOW, **values}
+    return HoldRow(scope=scope, target=target, **values)
 
 
 def submit(tx: Transaction, *rows: TaskRow) -> list[TaskRow]:
@@ -202,4 +208,8 @@ def contents(reader: Reader) -> dict[str, Any]:
         "owners": sorted(asdict(owner)["id"] + str(owner.beat) for owner in reader.owners()),
         "ownerless": sorted(reader.ownerless()),
         "held": reader.held(None),
+        "tagged": [reader.held(None, [tag]) for tag in ("a", "b")],
+        "holds": reader.holds(),
+        "sides": reader.sides([row.key for row in rows]),
+        "logs": {row.id: reader.logs(row.id, limit=10_000) for row in rows},
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 from taskengine.core.errors import StoreClosed
 from taskengine.core.lifecycle import State, Trigger
-from taskengine.core.model import CommandRow, WishKind
+from taskengine.core.model import CommandKind, CommandRow, HoldScope, LogRow, SideRow
 from taskengine.ports import Store, Transaction
 from taskengine.testing.contract_tools import (
     EVERYTHING,
@@ -18,6 +18,7 @@ from taskengine.testing.contract_tools import (
     expect_equal,
     expect_error,
     ids,
+    make_hold,
     make_owner,
     make_row,
     move,
@@ -35,8 +36,8 @@ def _fill(store: Store) -> None:
         tx.put_owner(make_owner())
         submit(
             tx,
-            make_row("queued", rank=5, tags='["a","b"]'),
-            make_row("held", rank=4),
+            make_row("queued", rank=5, tags='["a","b"]', deadline_at=NOW + 50, start_within=40),
+            make_row("held", rank=4, start_within=60),
             make_row("later", State.SCHEDULED, due_at=NOW + 9),
             make_row("leased", rank=3, idempotency_key="k"),
             make_row("done", rank=2),
@@ -47,22 +48,34 @@ def _fill(store: Store) -> None:
         move(tx, "done", Trigger.EXECUTOR_LAUNCHED)
         move(tx, "done", Trigger.EXECUTOR_COMPLETED, result="1")
         tx.put_command(_command("c1"))
+        leased, done = (tx.find(ids=[id_])[0].key for id_ in ("leased", "done"))
+        tx.put_sides([SideRow(leased, 1, NOW, '{"p":1}'), SideRow(done, 1, NOW, None)])
+        tx.append_logs([LogRow(key, 1, number, NOW, 20, "line") for key in (leased, done) for number in (1, 2)], keep=9)
+        tx.put_hold(make_hold("b"))
+        tx.put_hold(make_hold("kept"))
 
 
 def _command(id_: str) -> CommandRow:
     return CommandRow(
-        id=id_, task_id="leased", owner=OWNER, kind=WishKind.CANCEL, actor="user", reason=None, created_at=NOW
+        id=id_, task_id="leased", owner=OWNER, kind=CommandKind.CANCEL, actor="user", reason=None, created_at=NOW
     )
 
 
 def _change_everything(tx: Transaction) -> None:
     submit(tx, make_row("new", idempotency_key="new"), make_row("new-later", State.SCHEDULED, due_at=NOW + 1))
     claim(tx, "queued")
-    move(tx, "queued", Trigger.ENGINE_RELEASE, rank=99, held='{"actor":"user"}')
+    move(tx, "queued", Trigger.ENGINE_RELEASE, rank=99, held='{"actor":"user","until":1,"by":"tag:b"}')
     move(tx, "later", Trigger.CLOCK_DUE, rank=7)
     move(tx, "leased", Trigger.EXECUTOR_LAUNCHED, started_at=NOW)
     move(tx, "leased", Trigger.EXECUTOR_COMPLETED, result='"x"')
-    tx.set_defaults(tx.find(ids=["held"])[0].key, 9, "lost")
+    tx.set_defaults(tx.find(ids=["held"])[0].key, 9, "lost", NOW + 70)
+    leased = tx.find(ids=["leased"])[0]
+    tx.extend([(leased.key, leased.attempt, NOW + 80)])
+    tx.put_sides([SideRow(leased.key, 1, NOW + 1, '{"p":2}'), SideRow(tx.find(ids=["new"])[0].key, 1, NOW, None)])
+    tx.append_logs([LogRow(leased.key, attempt, 3, NOW, 20, "new") for attempt in (1, 2)], keep=2)
+    tx.put_hold(make_hold("b", is_released=True))
+    tx.put_hold(make_hold("new"))
+    tx.drop_hold(HoldScope.TAG, "kept")
     done, old = (tx.find(ids=[id_])[0] for id_ in ("done", "old"))
     tx.delete([old.key])
     tx.delete([done.key])
@@ -126,6 +139,10 @@ class TransactionChecks(Checks):
                 "pending": tx.pending(),
                 "due": ids(tx.due(NOW + 100, 10)),
                 "next due": tx.next_due(),
+                "expired": ids(tx.expired(NOW + 100, 10)),
+                "hold ended": ids(tx.hold_ended(NOW + 100, 10)),
+                "marked": ids(tx.marked("tag:b", 10)),
+                "holds": tx.holds(),
                 "claimable": ids(tx.claimable(["mail"], 10)),
                 "owned": sorted(ids(tx.owned(OWNER, 10))),
                 "keys": ids(tx.find(idempotency_keys=["k", "new"])),
@@ -143,7 +160,10 @@ class TransactionChecks(Checks):
                 expect_equal(tx.deleted(["done", "new"]), {"done"}, "deleted()")
                 expect_equal(ids(tx.find(idempotency_keys=["new"])), ["new"], "find() by key")
                 expect_equal(ids(tx.claimable(["mail"], 10)), ["new", "held", "later"], "claimable()")
-                expect_equal(tx.next_due(), NOW + 1, "next_due()")
+                expect_equal(tx.next_due(), 1, "next_due()")
+                expect_equal(ids(tx.hold_ended(NOW, 10)), ["queued"], "hold_ended()")
+                expect_equal(ids(tx.marked("tag:b", 10)), ["queued"], "marked()")
+                expect_equal([hold.target for hold in tx.holds()], ["b", "new"], "holds()")
                 expect_equal(tx.pending(), 5, "pending()")
                 expect_equal(tx.get_owner(OWNER), None, "get_owner()")
 

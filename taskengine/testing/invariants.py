@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
+from taskengine.codec import NotJson
 from taskengine.core.lifecycle import FINAL, LEASED, TRANSITIONS, State, Trigger
-from taskengine.core.model import HistoryRow, TaskFilter, TaskRow
+from taskengine.core.model import HistoryRow, HoldScope, TaskFilter, TaskRow
 from taskengine.ports import Reader, Store
+from taskengine.records import load_hold
 
 PAGE = 1_000
 """Rows read at once."""
@@ -31,11 +33,13 @@ def check_invariants(store: Store) -> list[str]:
     reader = store.reader()
     problems: list[str] = []
     paths = _read_histories(reader, problems)
-    rows = _Rows()
+    rows = _Rows(standing={hold.mark for hold in reader.holds()})
     for row in _all_tasks(reader):
         path = paths.histories.pop(row.id, None) or _Path()
         problems.extend(f"task {row.id} ({row.name}, {row.state.value}): {text}" for text in _check_task(row, path))
         problems.extend(rows.note(row))
+        problems.extend(f"task {row.id} {text}" for text in _check_sayings(reader, row))
+    problems.extend(_check_holds(reader))
     problems.extend(f"task {task_id}: has a history and no row" for task_id in paths.histories)
     problems.extend(f"task {id_}: lives and has a tombstone" for id_ in rows.ids if reader.was_deleted(id_))
     problems.extend(_check_tallies(reader, rows.states, paths))
@@ -108,6 +112,8 @@ class _Rows:
     ids: set[str] = field(factory=set)
     keys: dict[str, str] = field(factory=dict)
     states: Counter[tuple[str, State]] = field(factory=Counter)
+    standing: set[str] = field(factory=set)
+    """The holds of many that tasks may carry a mark of."""
 
     def note(self, row: TaskRow) -> Iterator[str]:
         if row.id in self.ids:
@@ -118,6 +124,18 @@ class _Rows:
             first = self.keys.setdefault(row.idempotency_key, row.id)
             if first != row.id:
                 yield f"task {row.id}: shares idempotency key {row.idempotency_key!r} with {first}"
+        if row.held is not None:
+            yield from (f"task {row.id} {text}" for text in self._check_hold(row.held))
+
+    def _check_hold(self, held: str) -> Iterator[str]:
+        try:
+            hold = load_hold(held)
+        except NotJson as error:
+            yield f"has a hold that cannot be read: {error.problem}"
+            return
+        # A mark with an end of its own is taken off then, whatever has become of the hold.
+        if hold.by is not None and hold.until is None and hold.by not in self.standing:
+            yield f"carries a mark of {hold.by!r}, and there is no such hold to release"
 
 
 def _check_task(row: TaskRow, path: _Path) -> Iterator[str]:
@@ -159,6 +177,22 @@ def _check_marks(row: TaskRow) -> Iterator[str]:
         yield "is held though it has ended"
     if row.attempt and (row.max_attempts is None or row.recover is None):
         yield "was claimed without max_attempts or recover"
+
+
+def _check_sayings(reader: Reader, row: TaskRow) -> Iterator[str]:
+    """Compare what bodies said of themselves with the attempts that there were."""
+    side = reader.sides([row.key]).get(row.key)
+    if side is not None and not 1 <= side.attempt <= row.attempt:
+        yield f"has side data of attempt {side.attempt} and was claimed {row.attempt} times"
+    for line in reader.logs(row.id, limit=1):
+        if not 1 <= line.attempt <= row.attempt:
+            yield f"has captured lines of attempt {line.attempt} and was claimed {row.attempt} times"
+
+
+def _check_holds(reader: Reader) -> Iterator[str]:
+    for hold in reader.holds():
+        if bool(hold.target) == (hold.scope is HoldScope.ALL):
+            yield f"hold {hold.mark}: has {'a' if hold.target else 'no'} target"
 
 
 def _check_tallies(reader: Reader, states: Counter[tuple[str, State]], paths: _Histories) -> Iterator[str]:

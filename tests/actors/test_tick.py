@@ -670,7 +670,7 @@ def test_a_recovery_that_is_tried_again_carries_out_a_command_once(opened: Store
     _die(engine, "a")
     engine.request("a")
     faulty.fail(StoreUnavailable("locked"), point="commit")
-    batch = Batch(now=engine.now, owner="me", recoveries=[recovery("dead")])
+    batch = Batch(now=engine.now, new_id=lambda: "new", owner="me", recoveries=[recovery("dead")])
     with pytest.raises(StoreUnavailable):
         run_tick(faulty, batch, AGEING_STEP)
     assert len(run_tick(faulty, batch, AGEING_STEP).answered) == 1

@@ -1,10 +1,11 @@
 """Driving `run_tick` as the persister does, without actors, loop or clock."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from taskengine import records
-from taskengine.actors.batch import Batch, ClaimOrder, Settlement, TickResult
+from taskengine.actors.batch import Batch, ClaimOrder, KnownHolds, Settlement, TaskDefaults, TickResult
 from taskengine.actors.messages import (
     Attempt,
     Delete,
@@ -28,7 +29,7 @@ NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
 AGEING_STEP = 60 * SECOND
 NAMES = ("mail", "print")
-DEFAULTS = dict.fromkeys(NAMES, (3, "retry"))
+DEFAULTS = {name: TaskDefaults(3, "retry") for name in NAMES}
 POLICY = RetryPolicy(base=1.0, factor=1.0, jitter=0.0)
 
 
@@ -66,7 +67,7 @@ def requeue(task_id: str, new_id: str, *, keep_key: bool = False) -> Requeue:
 
 
 def order(free: int, prefetch: int = 0, names: Sequence[str] = NAMES) -> ClaimOrder:
-    return ClaimOrder(names=names, free=free, total=free + prefetch, defaults=DEFAULTS)
+    return ClaimOrder(names=names, free=free, total=free + prefetch)
 
 
 class Engine:
@@ -77,13 +78,24 @@ class Engine:
         self.owner = owner
         self.now = NOW
         self.live: dict[str, Attempt] = {}
+        self.holds = KnownHolds()
+        self.ids = count(1)
         if owner is not None:
             self.tick(register=[Register(make_owner(owner), Reply())])
 
     def tick(self, **work: Any) -> TickResult:
         """Apply one batch, and do with what came of it what the persister does."""
-        batch = Batch(now=self.now, owner=self.owner, **work)
+        batch = Batch(
+            now=self.now,
+            new_id=lambda: f"made-{next(self.ids)}",
+            owner=self.owner,
+            defaults=DEFAULTS,
+            keep_lines=3,
+            known_holds=self.holds,
+            **work,
+        )
         result = run_tick(self.store, batch, AGEING_STEP)
+        self.holds = result.holds or self.holds
         for settlement in result.settled:
             apply_write(settlement.attempt.row, settlement.write)
             if settlement.ends_attempt:

@@ -1,69 +1,36 @@
-"""What follows from what happened: each rule by example, and all of them for every combination that can occur."""
+"""What follows from an attempt's end and from an owner's death: each rule by example."""
 
-import itertools
 from typing import Any
 
 import pytest
-from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
 
 from taskengine.core.decide import (
     ENGINE,
     AttemptOutcome,
     Decision,
-    Limits,
     OutcomeKind,
     decide_crash,
-    decide_outcome,
-    decide_request,
     enact,
     may_prefetch,
 )
 from taskengine.core.errors import IllegalTransition
-from taskengine.core.lifecycle import FINAL, LEASED, STORED, TRANSITIONS, State, Trigger
-from taskengine.core.model import Failure, FailureKind, HistoryRow, Hold, TaskRow, TaskWrite, Wish, WishKind
-from taskengine.core.retry import RetryPolicy
-
-NOW = 1_700_000_000_000_000
-SECOND = 1_000_000
-LIMITS = Limits(retry_after_cap=100.0)
-POLICY = RetryPolicy(base=2.0, factor=3.0, cap=50.0, jitter=0.5, give_up_on=("a.Fatal",))
-CANCEL = Wish(kind=WishKind.CANCEL, actor="anna", reason="no more")
-STOP = Wish(kind=WishKind.STOP, actor="bob", reason="later")
-FAILURE = Failure(kind=FailureKind.EXCEPTION, type="ValueError", message="no")
-
-
-def leased(state: State = State.RUNNING, **values: Any) -> TaskRow:
-    row = TaskRow(key=1, id="t", name="mail", args="[[],{}]", state=state, version=5, attempt=2, charged=1)
-    row.max_attempts, row.recover, row.owner, row.rank, row.due_at = 3, "retry", "me", 77, NOW - 9 * SECOND
-    row.created_at = row.due_at
-    return evolve(row, **values)
-
-
-def outcome(kind: OutcomeKind, **values: Any) -> AttemptOutcome:
-    began = None if kind in (OutcomeKind.UNBEGUN, OutcomeKind.UNREADABLE) else NOW - SECOND
-    made = AttemptOutcome(kind=kind, ended_at=NOW, began_at=began)
-    if kind is OutcomeKind.RAISED:
-        made.failure, made.leaves = FAILURE, (("builtins.ValueError",),)
-    if kind is OutcomeKind.RETURNED:
-        made.result = '"done"'
-    return evolve(made, **values)
-
-
-def decide(
-    row: TaskRow, what: AttemptOutcome, *, wish: Wish | None = None, draw: float = 0.0, policy: RetryPolicy = POLICY
-) -> Decision:
-    return decide_outcome(row, what, policy=policy, wish=wish, draw=draw, limits=LIMITS)
-
-
-def triggers(decision: Decision) -> list[Trigger]:
-    return [trigger for trigger, _ in decision.triggers]
-
-
-def end(row: TaskRow, decision: Decision, **texts: Any) -> TaskWrite:
-    return enact(row, decision, **texts)[0]
-
+from taskengine.core.lifecycle import LEASED, State, Trigger
+from taskengine.core.model import FailureKind, Hold, Wish
+from taskengine.core.timeouts import LONGEST
+from tests.core.deciding import (
+    CANCEL,
+    FAILURE,
+    NOW,
+    PAUSE,
+    SECOND,
+    STOP,
+    decide,
+    end,
+    leased,
+    outcome,
+    triggers,
+    unowned,
+)
 
 # --- an attempt's end ---
 
@@ -196,10 +163,135 @@ def test_a_shutdown_gives_a_task_back_to_its_place_uncharged(kind: OutcomeKind) 
 
 
 @pytest.mark.parametrize("state", [State.PAUSING, State.PAUSED])
-def test_what_was_paused_at_a_shutdown_stays_held(state: State) -> None:
-    decision = decide(leased(state), outcome(OutcomeKind.INTERRUPTED))
-    assert decision.hold == Hold(actor=ENGINE, reason="was paused at shutdown")
-    assert end(leased(state), decision, hold="H").held == "H"
+def test_what_was_paused_at_a_shutdown_stays_held_by_whoever_paused_it(state: State) -> None:
+    decision = decide(leased(state, wish="P"), outcome(OutcomeKind.INTERRUPTED), wish=PAUSE)
+    assert decision.hold == Hold(actor="carl", reason="lunch")
+    write = end(leased(state, wish="P"), decision, hold="H")
+    assert (write.state, write.held, write.wish, write.charged) == (State.QUEUED, "H", None, 0)
+
+
+@pytest.mark.parametrize("state", [State.PAUSING, State.PAUSED])
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        (OutcomeKind.RAISED, State.RETRY_WAIT),
+        (OutcomeKind.SNOOZED, State.SCHEDULED),
+        (OutcomeKind.INTERRUPTED, State.QUEUED),
+    ],
+)
+def test_a_pause_whose_body_ended_becomes_a_hold(state: State, kind: OutcomeKind, target: State) -> None:
+    decision = decide(leased(state, wish="P"), outcome(kind), wish=PAUSE)
+    write = end(leased(state, wish="P"), decision, hold="H")
+    assert decision.hold == Hold(actor="carl", reason="lunch")
+    assert (write.state, write.held, write.wish) == (target, "H", None)
+
+
+@pytest.mark.parametrize("wish", [None, CANCEL], ids=["unreadable", "of another kind"])
+def test_a_pause_that_nobody_knows_the_author_of_is_held_by_the_engine(wish: Wish | None) -> None:
+    decision = decide(leased(State.PAUSED), outcome(OutcomeKind.INTERRUPTED), wish=wish)
+    assert decision.hold == Hold(actor=ENGINE, reason="was paused when its body ended")
+
+
+@pytest.mark.parametrize("state", [State.PAUSING, State.PAUSED])
+@pytest.mark.parametrize(
+    ("kind", "values", "target"),
+    [
+        (OutcomeKind.RETURNED, {}, State.SUCCEEDED),
+        (OutcomeKind.RAISED, {"charged": 3}, State.FAILED),
+        (OutcomeKind.DISCARDED, {}, State.FAILED),
+        (OutcomeKind.ABANDONED, {}, State.LOST),
+        (OutcomeKind.INTERRUPTED, {"recover": "lost"}, State.LOST),
+    ],
+)
+def test_a_pause_goes_with_a_final_end(state: State, kind: OutcomeKind, values: dict[str, Any], target: State) -> None:
+    row = leased(state, wish="P", held="H", **values)
+    decision = decide(row, outcome(kind), wish=PAUSE)
+    write = end(row, decision, failure="F")
+    assert decision.hold is None
+    assert (write.state, write.held, write.wish) == (target, None, None)
+
+
+# --- what a body asks for by leaving ---
+
+
+def test_a_snooze_runs_again_later_uncharged_with_the_body_s_words() -> None:
+    decision = decide(leased(), outcome(OutcomeKind.SNOOZED, retry_after=2.5, reason="not yet"))
+    assert triggers(decision) == [Trigger.BODY_SNOOZE]
+    write, history = enact(leased(failure="F"), decision)
+    assert (write.state, write.charged, write.expected_attempt) == (State.SCHEDULED, 0, 2)
+    assert (write.due_at, write.failure, write.owner) == (NOW + round(2.5 * SECOND), "F", None)
+    assert (history[-1].actor, history[-1].reason) == (ENGINE, "not yet")
+
+
+def test_a_snooze_of_a_body_whose_begin_is_not_stored_brings_it_along() -> None:
+    decision = decide(leased(State.STARTING), outcome(OutcomeKind.SNOOZED, retry_after=1.0))
+    assert triggers(decision) == [Trigger.EXECUTOR_LAUNCHED, Trigger.BODY_SNOOZE]
+    assert end(leased(State.STARTING), decision).started_at == NOW - SECOND
+
+
+def test_a_snooze_costs_no_attempt_even_on_the_last_one() -> None:
+    row = leased(charged=3)
+    write = end(row, decide(row, outcome(OutcomeKind.SNOOZED, retry_after=0.0)))
+    assert (write.state, write.charged, write.due_at) == (State.SCHEDULED, 2, NOW)
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"),
+    [
+        (None, 0),
+        (-5.0, 0),
+        (float("nan"), 0),
+        (float("-inf"), 0),
+        (float("inf"), LONGEST),
+        (1e300, LONGEST),
+        (10**400, LONGEST),
+    ],
+)
+def test_a_snooze_that_a_body_raised_with_any_number_leads_to_an_instant(delay: float | None, seconds: float) -> None:
+    decision = decide(leased(), outcome(OutcomeKind.SNOOZED, retry_after=delay))
+    assert decision.due_at == NOW + round(seconds * SECOND)
+
+
+def test_a_discard_fails_at_once_for_good_with_the_body_s_words() -> None:
+    decision = decide(leased(), outcome(OutcomeKind.DISCARDED, reason="the user is gone"))
+    assert triggers(decision) == [Trigger.ATTEMPT_FAILED]
+    assert decision.reason == "discarded"
+    failure = decision.failure
+    assert failure is not None
+    assert (failure.kind, failure.type, failure.message) == (
+        FailureKind.DISCARDED,
+        "TaskDiscarded",
+        "the user is gone",
+    )
+    assert (failure.retryable, failure.attempt) == (False, 2)
+    write = end(leased(), decision, failure="F")
+    assert (write.state, write.charged, write.failure, write.finished_at) == (State.FAILED, 1, "F", NOW)
+
+
+def test_a_discard_without_words_is_one_too() -> None:
+    failure = decide(leased(), outcome(OutcomeKind.DISCARDED)).failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == (FailureKind.DISCARDED, "")
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.SNOOZED, OutcomeKind.DISCARDED])
+def test_a_body_that_was_to_end_ends_as_wished_whatever_it_asks_for(kind: OutcomeKind) -> None:
+    row = leased(State.STOPPING, wish="W")
+    write = end(row, decide(row, outcome(kind, retry_after=5.0, reason="r"), wish=STOP))
+    assert (write.state, write.due_at, write.charged) == (State.STOPPED, row.due_at, 1)
+
+
+def test_a_claim_that_is_given_back_tells_why() -> None:
+    row = leased(State.STARTING, held="H")
+    decision = decide(row, outcome(OutcomeKind.UNBEGUN, reason="held"))
+    assert decision.reason == "held"
+    assert end(row, decision).held == "H"
+
+
+def test_a_failure_without_a_failure_is_one_all_the_same() -> None:
+    decision = decide(leased(), outcome(OutcomeKind.RAISED, failure=None))
+    assert decision.failure is not None
+    assert (decision.failure.type, decision.reason) == ("Unknown", "Unknown: it gave no reason")
 
 
 def test_a_task_whose_arguments_cannot_be_read_is_held_with_the_reason() -> None:
@@ -232,6 +324,16 @@ def test_a_dead_owner_s_task_is_queued_again_while_attempts_are_left(state: Stat
     assert decision.failure is not None
     assert decision.failure.kind is FailureKind.CRASHED
     assert (decision.hold is not None) == (state in (State.PAUSING, State.PAUSED))
+
+
+@pytest.mark.parametrize("state", [State.PAUSING, State.PAUSED])
+def test_what_was_paused_when_its_owner_died_stays_held_by_whoever_paused_it(state: State) -> None:
+    row = leased(state, wish="P")
+    decision = decide_crash(row, wish=PAUSE, proven_gone=True, now=NOW)
+    assert decision.hold == Hold(actor="carl", reason="lunch")
+    write = end(row, decision, hold="H")
+    assert (write.state, write.held, write.wish) == (State.QUEUED, "H", None)
+    assert decide_crash(leased(state, charged=3), wish=PAUSE, proven_gone=True, now=NOW).hold is None
 
 
 @pytest.mark.parametrize("state", sorted(LEASED - {State.STOPPING}))
@@ -272,53 +374,6 @@ def test_what_was_to_end_is_lost_if_its_process_may_still_be_at_work() -> None:
     assert (decision.failure.kind, decision.failure.type) == (FailureKind.LOST, "OwnerVanished")
 
 
-# --- requests ---
-
-
-@pytest.mark.parametrize("trigger", [Trigger.USER_CANCEL, Trigger.USER_STOP, Trigger.USER_RUN_NOW])
-@pytest.mark.parametrize("state", sorted(STORED))
-def test_a_request_moves_as_the_table_says_or_changes_nothing_or_is_refused(state: State, trigger: Trigger) -> None:
-    row = leased(state) if state in LEASED else leased(state, owner=None)
-    if state in FINAL or (state is State.STOPPING and trigger is Trigger.USER_STOP):
-        assert decide_request(row, trigger, wish=None, actor="anna", reason="r", now=NOW) is None
-        return
-    if trigger not in TRANSITIONS[state]:
-        with pytest.raises(IllegalTransition):
-            decide_request(row, trigger, wish=None, actor="anna", reason="r", now=NOW)
-        return
-    decision = decide_request(row, trigger, wish=None, actor="anna", reason="r", now=NOW)
-    assert decision is not None
-    target = TRANSITIONS[state][trigger]
-    assert decision.triggers == [(trigger, NOW)]
-    assert (decision.actor, decision.reason) == ("anna", "r")
-    assert (decision.wish is not None) == (target is State.STOPPING)
-    assert (decision.due_at == NOW) == (trigger is Trigger.USER_RUN_NOW)
-    write, history = enact(row, decision, wish="W" if decision.wish else None, rank=99 if not decision.wish else None)
-    assert (write.state, history[0].actor) == (target, "anna")
-    assert (write.finished_at is not None) == (target in FINAL)
-
-
-def test_a_cancel_upgrades_a_stop() -> None:
-    decision = decide_request(
-        leased(State.STOPPING), Trigger.USER_CANCEL, wish=Wish(kind=WishKind.STOP), actor="anna", reason=None, now=NOW
-    )
-    assert decision is not None
-    assert decision.wish == Wish(kind=WishKind.CANCEL, actor="anna", reason=None)
-    stop = decide_request(leased(), Trigger.USER_STOP, wish=None, actor="bob", reason="r", now=NOW)
-    assert stop is not None
-    assert stop.wish == Wish(kind=WishKind.STOP, actor="bob", reason="r")
-
-
-def test_a_second_cancel_changes_nothing() -> None:
-    row, wish = leased(State.STOPPING), Wish(kind=WishKind.CANCEL)
-    assert decide_request(row, Trigger.USER_CANCEL, wish=wish, actor="anna", reason=None, now=NOW) is None
-
-
-def test_a_pipeline_s_fail_fast_does_not_touch_what_is_ending() -> None:
-    row = leased(State.STOPPING)
-    assert decide_request(row, Trigger.PIPELINE_FAIL_FAST, wish=None, actor=ENGINE, reason=None, now=NOW) is None
-
-
 # --- the prefetch ---
 
 
@@ -340,113 +395,7 @@ def test_only_what_a_crash_would_neither_charge_nor_end_is_claimed_early(
     assert may_prefetch(leased(State.QUEUED, **values)) is is_allowed
 
 
-# --- everything that can occur ---
-
-REPORTED = [
-    *itertools.product(
-        [State.STARTING, State.RUNNING, State.PAUSING, State.PAUSED, State.STOPPING],
-        [OutcomeKind.RETURNED, OutcomeKind.RAISED, OutcomeKind.INTERRUPTED, OutcomeKind.ABANDONED],
-        [True],
-    ),
-    *itertools.product(
-        [State.STARTING, State.STOPPING], [OutcomeKind.UNBEGUN, OutcomeKind.UNREADABLE, OutcomeKind.RAISED], [False]
-    ),
-]
-"""(stored state, outcome, whether the body began): what a runner can report. A body that did not begin neither returns
-nor has to be abandoned, and its task is not stored as running."""
-
-rows = st.builds(
-    lambda max_attempts, charged, extra, recover, crashes: leased(
-        max_attempts=max_attempts,
-        charged=min(charged, max_attempts),
-        attempt=min(charged, max_attempts) + extra,
-        crashes=crashes,
-        recover=recover,
-    ),
-    max_attempts=st.integers(1, 5),
-    charged=st.integers(1, 5),
-    extra=st.integers(0, 3),
-    recover=st.sampled_from(["retry", "lost"]),
-    crashes=st.integers(0, 3),
-)
-wishes = st.sampled_from([None, CANCEL, STOP])
-
-
-def check_enacted(row: TaskRow, decision: Decision) -> tuple[TaskWrite, list[HistoryRow]]:
-    """Enact a decision and check what must hold of any."""
-    before = evolve(row)
-    write, history = enact(
-        row,
-        decision,
-        failure="F" if decision.failure is not None else None,
-        hold="H" if decision.hold is not None else None,
-        wish="W" if decision.wish is not None else None,
-    )
-    assert all(getattr(row, name) == getattr(before, name) for name in TaskRow.__annotations__), "row is not changed"
-    place = row.state
-    for number, step in enumerate(history, start=1):
-        assert step.source is place
-        assert TRANSITIONS[step.source][step.trigger] is step.target
-        assert step.version == row.version + number
-        place = step.target
-    assert (write.state, write.version) == (place, row.version + len(history))
-    assert (write.key, write.expected_attempt, write.expected_version) == (row.key, row.attempt, row.version)
-    assert 0 <= write.charged <= (row.max_attempts or row.charged)
-    assert (write.owner is None) == (write.state not in LEASED)
-    assert (write.finished_at is None) == (write.state not in FINAL)
-    assert write.result is None or write.state is State.SUCCEEDED
-    assert write.failure is None or write.state is not State.SUCCEEDED
-    assert write.held is None or write.state not in FINAL
-    if write.state is State.QUEUED:
-        assert write.rank == row.rank
-    return write, history
-
-
-@given(
-    combination=st.sampled_from(REPORTED),
-    row=rows,
-    wish=wishes,
-    verdict=st.sampled_from([None, True, False]),
-    draw=st.floats(0, 1, exclude_max=True),
-    retry_after=st.one_of(st.none(), st.floats(allow_nan=True)),
-)
-def test_every_outcome_of_every_leased_state_is_enacted_along_the_table(
-    combination: tuple[State, OutcomeKind, bool],
-    row: TaskRow,
-    wish: Wish | None,
-    verdict: bool | None,
-    draw: float,
-    retry_after: float | None,
-) -> None:
-    state, kind, has_begun = combination
-    row.state = state
-    what = outcome(kind, retryable=verdict, retry_after=retry_after, began_at=NOW - SECOND if has_begun else None)
-    decision = decide(row, what, wish=wish if state is State.STOPPING else None, draw=draw)
-    write, _ = check_enacted(row, decision)
-    assert write.charged == row.charged - (write.state is State.QUEUED), "given back exactly on release"
-    if row.recover == "lost" and has_begun:
-        assert write.state is not State.QUEUED, "what must not repeat and has begun is never queued by a shutdown"
-    if write.state is State.RETRY_WAIT:
-        assert row.charged < (row.max_attempts or 1)
-        assert NOW <= write.due_at <= NOW + 100 * SECOND
-    if kind is OutcomeKind.RETURNED:
-        assert write.state is State.SUCCEEDED
-    elif state is State.STOPPING and kind is not OutcomeKind.ABANDONED:
-        assert write.state is (State.STOPPED if wish is STOP else State.CANCELLED)
-
-
-@given(state=st.sampled_from(sorted(LEASED)), row=rows, wish=wishes, proven_gone=st.booleans())
-def test_a_crash_in_every_leased_state_is_enacted_along_the_table(
-    state: State, row: TaskRow, wish: Wish | None, proven_gone: bool
-) -> None:
-    row.state = state
-    decision = decide_crash(row, wish=wish if state is State.STOPPING else None, proven_gone=proven_gone, now=NOW)
-    write, _ = check_enacted(row, decision)
-    assert (write.charged, write.crashes) == (row.charged, row.crashes + 1)
-    if row.recover == "lost" or row.charged >= (row.max_attempts or 1):
-        assert write.state in FINAL, "never queued again"
-    elif state is not State.STOPPING:
-        assert write.state is State.QUEUED
+# --- enact ---
 
 
 def test_a_decision_that_the_table_does_not_have_is_refused() -> None:
@@ -468,3 +417,38 @@ def test_a_wish_goes_with_the_lease_and_stays_with_the_end() -> None:
     assert end(leased(wish="W"), requeued).wish is None
     lost = decide_crash(leased(State.STOPPING, wish="W"), wish=CANCEL, proven_gone=False, now=NOW)
     assert end(leased(State.STOPPING, wish="W"), lost).wish == "W"
+
+
+def test_a_hold_is_set_and_taken_off_without_a_move() -> None:
+    row = unowned(State.QUEUED, failure="F")
+    write, history = enact(row, Decision(hold=Hold(actor="anna")), hold="H")
+    assert history == []
+    assert (write.state, write.version, write.expected_version, write.held) == (State.QUEUED, 5, 5, "H")
+    assert (write.finished_at, write.failure, write.due_at) == (None, "F", row.due_at)
+    freed, history = enact(unowned(State.QUEUED, held="H"), Decision(releases_hold=True))
+    assert (history, freed.held, freed.version) == ([], None, 5)
+
+
+def test_a_hold_stays_through_moves_and_goes_with_the_end() -> None:
+    row = unowned(State.RETRY_WAIT, held="H")
+    assert end(row, Decision(triggers=[(Trigger.CLOCK_DUE, NOW)])).held == "H"
+    assert end(row, Decision(triggers=[(Trigger.USER_CANCEL, NOW)])).held is None
+
+
+def test_a_wish_stands_while_its_body_is_to_end_or_to_pause_and_no_longer() -> None:
+    for state, trigger, stays in (
+        (State.PAUSING, Trigger.RUNTIME_PAUSE_REACHED, True),
+        (State.PAUSING, Trigger.RUNTIME_PAUSE_MISSED, False),
+        (State.PAUSING, Trigger.USER_RESUME, False),
+        (State.PAUSED, Trigger.USER_RESUME, False),
+        (State.PAUSED, Trigger.EXECUTOR_COMPLETED, False),
+        (State.PAUSED, Trigger.BODY_SNOOZE, False),
+        (State.STOPPING, Trigger.EXECUTOR_COMPLETED, True),
+    ):
+        write = end(leased(state, wish="W"), Decision(triggers=[(trigger, NOW)]))
+        assert write.wish == ("W" if stays else None), (state, trigger)
+
+
+def test_a_stop_takes_the_place_of_a_pause() -> None:
+    row = leased(State.PAUSED, wish="P")
+    assert end(row, Decision(triggers=[(Trigger.USER_STOP, NOW)], wish=STOP), wish="S").wish == "S"

@@ -33,8 +33,13 @@ EXAMPLES: dict[type[BaseException], Callable[[], BaseException]] = {
     errors.TaskNotFound: lambda: errors.TaskNotFound("t"),
     errors.TaskExpired: lambda: errors.TaskExpired("t"),
     errors.TaskStopped: lambda: errors.TaskStopped(),
+    errors.TaskSnoozed: lambda: errors.TaskSnoozed(5.0),
+    errors.TaskDiscarded: lambda: errors.TaskDiscarded("too late"),
     errors.AttemptFailed: lambda: errors.AttemptFailed("no"),
 }
+
+CONTROL = {errors.TaskStopped, errors.TaskSnoozed, errors.TaskDiscarded}
+"""Not errors, but how a body leaves when it was asked to, or wants to."""
 
 defined = [item for item in vars(errors).values() if inspect.isclass(item) and item.__module__ == errors.__name__]
 
@@ -48,12 +53,14 @@ def test_every_error_has_an_example_here_with_a_message_and_a_docstring(kind: ty
 
 
 @pytest.mark.parametrize("kind", defined, ids=lambda kind: kind.__name__)
-def test_every_error_but_the_one_said_to_bodies_has_the_one_base(kind: type[BaseException]) -> None:
-    assert issubclass(kind, TaskEngineError) != (kind is errors.TaskStopped)
+def test_every_error_but_those_that_control_bodies_has_the_one_base(kind: type[BaseException]) -> None:
+    assert issubclass(kind, TaskEngineError) != (kind in CONTROL)
 
 
-def test_a_stop_cannot_be_swallowed_by_except_exception() -> None:
-    assert not issubclass(errors.TaskStopped, Exception)
+@pytest.mark.parametrize("kind", sorted(CONTROL, key=lambda kind: kind.__name__))
+def test_what_controls_a_body_cannot_be_swallowed_by_except_exception(kind: type[BaseException]) -> None:
+    assert issubclass(kind, BaseException)
+    assert not issubclass(kind, Exception)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +112,13 @@ def test_a_downstream_error_is_a_retryable_connection_failure_unless_said_otherw
 def test_a_stop_keeps_its_reason() -> None:
     assert errors.TaskStopped("tea").reason == "tea"
     assert str(errors.TaskStopped()) == "stop requested"
+
+
+def test_a_snooze_keeps_its_delay_and_its_reason() -> None:
+    error = errors.TaskSnoozed(2.5, "not yet")
+    assert (error.delay, error.reason, str(error)) == (2.5, "not yet", "snoozed for 2.5 s")
+
+
+def test_a_discard_keeps_its_reason() -> None:
+    error = errors.TaskDiscarded("the user is gone")
+    assert (error.reason, str(error)) == ("the user is gone", "the user is gone")

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from taskengine.core import model
 from taskengine.core.lifecycle import FINAL, State
-from taskengine.core.model import Failure, FailureKind, Outcome, Task, TaskPage, from_micros, to_micros
+from taskengine.core.model import (
+    Failure,
+    FailureKind,
+    HoldRow,
+    HoldScope,
+    Outcome,
+    Progress,
+    Task,
+    TaskPage,
+    from_micros,
+    to_micros,
+)
 
 NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 
@@ -120,7 +131,56 @@ def test_a_page_is_read_like_a_sequence() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [model.Task, model.Failure, model.Outcome, model.Transition, model.Wish, model.Hold, model.SubmitOptions]
+    ("done", "total", "fraction"),
+    [
+        (1, 4, 0.25),
+        (0, 4, 0.0),
+        (4, 4, 1.0),
+        (5, 4, 1.0),
+        (-1, 4, 0.0),
+        (1e308, 1e-308, 1.0),
+        (None, 4, None),
+        (1, None, None),
+        (1, 0, None),
+        (1, -4, None),
+        (None, None, None),
+    ],
+)
+def test_progress_is_a_fraction_where_one_can_be_told(
+    done: float | None, total: float | None, fraction: float | None
+) -> None:
+    assert Progress(done=done, total=total, at=NOW).fraction == fraction
+
+
+@pytest.mark.parametrize(
+    ("scope", "target", "mark"),
+    [(HoldScope.ALL, "", "all:"), (HoldScope.NAME, "a.b", "name:a.b"), (HoldScope.TAG, "x:y", "tag:x:y")],
+)
+def test_the_mark_of_a_hold_of_many_tells_which_one_it_is(scope: HoldScope, target: str, mark: str) -> None:
+    assert HoldRow(scope=scope, target=target, actor="eva", reason=None, until=None, created_at=0).mark == mark
+
+
+def test_a_task_that_nobody_spoke_of_has_no_control_data() -> None:
+    task = make_task()
+    assert (task.progress, task.timeouts, task.deadline_at, task.callbacks) == (None, None, None, {})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        model.Task,
+        model.Failure,
+        model.Outcome,
+        model.Transition,
+        model.Wish,
+        model.Hold,
+        model.StandingHold,
+        model.Progress,
+        model.LogLine,
+        model.TaskEnd,
+        model.TaskFilter,
+        model.SubmitOptions,
+    ],
 )
 def test_what_users_hold_is_keyword_only(kind: type) -> None:
     assert all(field.kw_only for field in attrs.fields(kind))

@@ -12,8 +12,10 @@ import pytest
 from taskengine import MemoryStore, SqliteStore
 from taskengine.ports import Reader, Store, Transaction
 from taskengine.testing import (
+    contract_limits,
     contract_reading,
     contract_records,
+    contract_sides,
     contract_tasks,
     contract_tools,
     contract_transactions,
@@ -23,7 +25,7 @@ from taskengine.testing.faults import FaultyStore
 
 StoreMaker = Callable[[], Store]
 
-_PARTS = (contract_transactions, contract_tasks, contract_records, contract_reading)
+_PARTS = (contract_transactions, contract_tasks, contract_limits, contract_records, contract_sides, contract_reading)
 
 
 @pytest.fixture(params=["memory", "sqlite-full", "sqlite-fast", "faulty"])

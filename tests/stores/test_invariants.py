@@ -7,8 +7,9 @@ import pytest
 
 from taskengine import MemoryStore
 from taskengine.core.lifecycle import State, Trigger
-from taskengine.core.model import HistoryRow
-from taskengine.testing.contract_tools import NOW, claim, make_row, move, submit
+from taskengine.core.model import HistoryRow, HoldScope, LogRow, SideRow
+from taskengine.testing.contract_limits import hold_text
+from taskengine.testing.contract_tools import NOW, claim, make_hold, make_row, move, submit
 from taskengine.testing.invariants import check_invariants
 
 
@@ -64,6 +65,8 @@ def test_nothing_is_found_in_an_empty_store() -> None:
         ("running", {"crashes": 5}, "crashes 5 is not between 0"),
         ("retried", {"crashes": 0}, "crashes 0 is not between 1"),
         ("queued", {"wish": "{}"}, "still carries a wish"),
+        ("queued", {"held": "{}"}, "has a hold that cannot be read"),
+        ("queued", {"held": hold_text(by="tag:absent")}, "carries a mark of 'tag:absent', and there is no such hold"),
         ("queued", {"name": "other"}, "0 tasks named 'mail' are queued and the counter says"),
         ("queued", {"idempotency_key": "key-done"}, "shares idempotency key 'key-done'"),
     ],
@@ -114,6 +117,35 @@ def test_a_history_or_counter_that_says_otherwise_is_found(
     damage(store)
     found = check_invariants(store)
     assert any(problem in line for line in found), found
+
+
+def test_marks_of_a_hold_that_stands_or_that_end_by_themselves_are_well(store: MemoryStore) -> None:
+    with store.transact() as tx:
+        tx.put_hold(make_hold("a", is_released=True))
+    for task_id, text in (("queued", hold_text(by="tag:a")), ("retried", hold_text(NOW, "tag:absent"))):
+        store._by_id[task_id].held = text
+    assert check_invariants(store) == []
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_what_bodies_said_in_attempts_that_never_were_is_found(store: MemoryStore, attempt: int) -> None:
+    key = store._by_id["running"].key
+    with store.transact() as tx:
+        tx.put_sides([SideRow(key, attempt, NOW, None)])
+        tx.append_logs([LogRow(key, attempt, 1, NOW, 20, "line")], keep=9)
+    assert check_invariants(store) == [
+        f"task running has side data of attempt {attempt} and was claimed 1 times",
+        f"task running has captured lines of attempt {attempt} and was claimed 1 times",
+    ]
+
+
+def test_a_hold_of_nothing_and_one_of_everything_in_particular_are_found(store: MemoryStore) -> None:
+    with store.transact() as tx:
+        tx.put_hold(make_hold(""))
+        tx.put_hold(make_hold("mail", HoldScope.ALL))
+        tx.put_hold(make_hold("", HoldScope.ALL))
+        tx.put_hold(make_hold("mail", HoldScope.NAME))
+    assert sorted(check_invariants(store)) == ["hold all:mail: has a target", "hold tag:: has no target"]
 
 
 def test_a_deleted_task_is_no_gap(store: MemoryStore) -> None:

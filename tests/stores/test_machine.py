@@ -32,8 +32,10 @@ ENDS = st.sampled_from(
 )
 
 
-Submitted: TypeAlias = tuple[str, str | None, float, int | None, str | None, int]
-"""(name, key, delay in seconds, max attempts, recover, priority)."""
+Submitted: TypeAlias = tuple[str, str | None, float, int | None, str | None, int, str | None]
+"""(name, key, delay in seconds, max attempts, recover, priority, which time limit)."""
+
+LIMIT = 20 * SECOND
 
 
 @define
@@ -83,7 +85,7 @@ class Ticks(RuleBasedStateMachine):
     def begin(self) -> Any:
         for owner in OWNERS:
             self.be_born(owner)
-        return multiple(*self.submit_rows([(name, None, 0, 3, "retry", 0) for name in NAMES * 2]))
+        return multiple(*self.submit_rows([(name, None, 0, 3, "retry", 0, None) for name in NAMES * 2]))
 
     def be_born(self, owner: str) -> None:
         self.births += 1
@@ -110,6 +112,7 @@ class Ticks(RuleBasedStateMachine):
                 st.sampled_from([3, 2, 1, None]),
                 st.sampled_from(["retry", "retry", "lost", None]),
                 st.integers(-1, 1),
+                st.sampled_from([None, None, "total", "start"]),
             ),
             min_size=2,
             max_size=6,
@@ -120,10 +123,12 @@ class Ticks(RuleBasedStateMachine):
 
     def submit_rows(self, rows: list[Submitted]) -> list[str]:
         made = []
-        for name, key, delay, max_attempts, recover, priority in rows:
+        for name, key, delay, max_attempts, recover, priority, limit in rows:
             self.count += 1
             row = make_row(f"t{self.count}", name=name, max_attempts=max_attempts, recover=recover, priority=priority)
             row.idempotency_key, row.due_at = key, row.due_at + round(delay * SECOND)
+            row.deadline_at = row.created_at + LIMIT if limit == "total" else None
+            row.start_within = LIMIT if limit == "start" else None
             made.append(row)
         results = self.both(None, submits=lambda _: [submission(*(evolve(row) for row in made))])
         answers = [result.submitted[0][1] for result in results]
@@ -277,6 +282,11 @@ class Ticks(RuleBasedStateMachine):
         listed = [[row.id for row in reader.select(EVERYTHING, limit=999, claim_order=True)] for reader in readers]
         assert listed[0] == listed[1]
         assert readers[0].held(None) == readers[1].held(None)
+        clocks = []
+        for store in self.stores:
+            with store.transact() as tx:
+                clocks.append((tx.next_due(), sorted(row.id for row in tx.expired(2**60, 999)), tx.head(None)))
+        assert clocks[0] == clocks[1]
         assert sorted(readers[0].ownerless()) == sorted(readers[1].ownerless())
         assert {owner.id for owner in readers[0].owners()} == {owner.id for owner in readers[1].owners()}
 

@@ -2,21 +2,16 @@
 
 from typing import Any
 
-from taskengine.context import StopFlag, TaskContext
+from taskengine.context import TaskContext
 from taskengine.core.errors import AttemptFailed
 from taskengine.ports import Downstream
 from taskengine.tasks.http import HttpResult, http_post
+from taskengine.testing import context
 
 
 def make_context(downstream: Downstream, *, attempt: int = 1, idempotency_key: str = "key-1") -> TaskContext:
-    return TaskContext(
-        task_id="task-1",
-        name="http_post",
-        attempt=attempt,
-        metadata={},
-        idempotency_key=idempotency_key,
-        stop=StopFlag(),
-        downstream=downstream,
+    return context.make_context(
+        name="http_post", attempt=attempt, idempotency_key=idempotency_key, downstream=downstream
     )
 
 

@@ -3,7 +3,9 @@
 from typing import Any, assert_type
 
 from taskengine.context import TaskContext
+from taskengine.core.model import TaskEnd
 from taskengine.core.retry import RetryPolicy
+from taskengine.core.timeouts import Timeouts
 from taskengine.registry import Registry, TaskCall, TaskDefinition, task
 
 
@@ -27,11 +29,28 @@ def report(ctx: TaskContext, lines: list[str]) -> None:
     ctx.log("%d lines", len(lines))
 
 
+@task
+async def told(ctx: TaskContext, end: TaskEnd) -> None:
+    ctx.log("%s", end.state)
+
+
+@task(executor="process", timeout=5, on_success=told, on_failure="other", on_settled=None, keep_artifacts="failed")
+def crunch(ctx: TaskContext, size: int) -> float:
+    return size / 2
+
+
+@task(executor="loop", timeout=Timeouts(attempt=5.0, final={"attempt"}))
+async def watch() -> bool:
+    return True
+
+
 # A call is generic in the result, and leaves the context out.
 assert_type(resize.bind("cat.png", width=640), TaskCall[str])
 assert_type(fetch.bind("http://localhost"), TaskCall[dict[str, int]])
 assert_type(add.bind(1), TaskCall[int])
 assert_type(report.bind(["a"]), TaskCall[None])
+assert_type(crunch.bind(3), TaskCall[float])
+assert_type(watch.bind(), TaskCall[bool])
 assert_type(TaskCall.of("by name", 1, two=2), TaskCall[Any])
 assert_type(resize.definition, TaskDefinition)
 assert_type(resize.__name__, str)
@@ -56,10 +75,19 @@ resize.bind("cat.png", widht=640)  # type: ignore[call-arg]
 resize.bind()  # type: ignore[call-arg]
 add.bind("1")  # type: ignore[arg-type]
 add.bind(1, 2, 3)  # type: ignore[call-arg]
+crunch.bind("3")  # type: ignore[arg-type]
 task(recover="never")  # type: ignore[call-overload]
+task(executor="fiber")  # type: ignore[call-overload]
+task(keep_artifacts="sometimes")  # type: ignore[call-overload]
+task(timeout="5")  # type: ignore[call-overload]
+task(on_success=len)  # type: ignore[call-overload]
+task(no_such_option=1)  # type: ignore[call-overload]
 task(3)  # type: ignore[call-overload]
 
 registry = Registry([resize, add])
 registry.add(fetch)
 registry.add(fetch.definition)
 registry.register("other", report, max_attempts=2)
+registry.register("again", crunch, executor="process", timeout=Timeouts(total=60), on_settled=told)
+registry.register("bad", crunch, executor=3)  # type: ignore[arg-type]
+TaskDefinition.of(add, name="plus", keep_artifacts="always")

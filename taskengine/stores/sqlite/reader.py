@@ -6,9 +6,10 @@ from typing import Any
 
 import apsw
 
-from taskengine.core.lifecycle import FINAL, State, Trigger
-from taskengine.core.model import HistoryRow, OwnerRow, TaskFilter, TaskRow, to_micros
+from taskengine.core.lifecycle import FINAL, WAITING, State, Trigger
+from taskengine.core.model import HistoryRow, HoldRow, LogRow, OwnerRow, SideRow, TaskFilter, TaskRow, to_micros
 from taskengine.stores.sqlite.errors import translated
+from taskengine.stores.sqlite.records import HOLDS, OWNER_COLUMNS, hold_rows, owner_row
 from taskengine.stores.sqlite.rows import (
     HISTORY_COLUMNS,
     TASK_COLUMNS,
@@ -20,10 +21,11 @@ from taskengine.stores.sqlite.rows import (
     history_row,
 )
 from taskengine.stores.sqlite.schema import QUEUED, words
-from taskengine.stores.sqlite.transaction import OWNER_COLUMNS, owner_row
 
 _QUALIFIED = ", ".join(f"task.{column}" for column in TASK_COLUMNS)
 _HISTORY = ", ".join(f"history.{column}" for column in HISTORY_COLUMNS)
+_SIDE = ", ".join(SideRow._fields)
+_LOG = ", ".join(LogRow._fields)
 _IN_JSON = "IN (SELECT value FROM json_each(?))"
 
 
@@ -53,6 +55,8 @@ class SqliteReader:
     ) -> list[TaskRow]:
         terms, values = _conditions(where)
         source = "task"
+        if where.held and where.ids is None and where.tag is None:
+            source = "task INDEXED BY task_held"  # The planner would rather look at every task there is.
         if where.tag is not None:
             source = "task JOIN tag ON tag.task_key = task.key AND tag.tag = ?"
             values.insert(0, where.tag)
@@ -94,11 +98,31 @@ class SqliteReader:
         states = {(name, State(word)): n for name, word, n in rows if name}
         return states, {Trigger(word): n for name, word, n in rows if not name}
 
-    def held(self, names: Sequence[str] | None) -> int:
-        unfinished = f"held IS NOT NULL AND state NOT IN ({words(FINAL)})"
-        if names is None:
-            return int(self._one(f"SELECT count(*) FROM task WHERE {unfinished}"))
-        return int(self._one(f"SELECT count(*) FROM task WHERE {unfinished} AND name {_IN_JSON}", encode_rows(names)))
+    def held(self, names: Sequence[str] | None, tags: Sequence[str] = ()) -> int:
+        named, values = ("", ()) if names is None else (f"AND task.name {_IN_JSON}", (encode_rows(names),))
+        marked = f"SELECT count(*) FROM task WHERE held IS NOT NULL AND state NOT IN ({words(FINAL)}) {named}"
+        if not tags:
+            return int(self._one(marked, *values))
+        tagged = (
+            "SELECT count(DISTINCT task.key) FROM json_each(?) AS wanted CROSS JOIN tag ON tag.tag = wanted.value "
+            f"CROSS JOIN task ON task.key = tag.task_key WHERE held IS NULL AND state IN ({words(WAITING)}) {named}"
+        )
+        return int(self._one(f"SELECT ({marked}) + ({tagged})", *values, encode_rows(tags), *values))
+
+    def holds(self) -> list[HoldRow]:
+        return hold_rows(self._one(HOLDS))
+
+    def sides(self, keys: Sequence[int]) -> dict[int, SideRow]:
+        rows = decode_lists(self._one(gather(_SIDE, f"side WHERE task_key {_IN_JSON}"), encode_rows(list(keys))))
+        return {row[0]: SideRow(*row) for row in rows}
+
+    def logs(self, task_id: str, *, attempt: int | None = None, limit: int) -> list[LogRow]:
+        source = (
+            "(SELECT * FROM log WHERE task_key = (SELECT key FROM task WHERE id = ?) "
+            f"{'' if attempt is None else 'AND attempt = ?'} ORDER BY attempt DESC, number DESC LIMIT ?)"
+        )
+        values = (task_id, limit) if attempt is None else (task_id, attempt, limit)
+        return sorted(LogRow(*row) for row in decode_lists(self._one(gather(_LOG, source), *values)))
 
     def finished(self, ids: Sequence[str]) -> set[str]:
         source = f"task WHERE state IN ({words(FINAL)}) AND id {_IN_JSON}"
@@ -130,4 +154,11 @@ def _conditions(where: TaskFilter) -> tuple[list[str], list[Any]]:
     if where.created_before is not None:
         terms.append("task.created_at < ?")
         values.append(to_micros(where.created_before))
+    if where.held is not None:
+        terms.append(f"task.held IS {'NOT NULL' if where.held else 'NULL'}")
+    if where.requeued is not None:
+        if where.requeued:
+            terms.append("task.id IN (SELECT requeued_from FROM task WHERE requeued_from IS NOT NULL)")
+        else:
+            terms.append("NOT EXISTS (SELECT 1 FROM task AS later WHERE later.requeued_from = task.id)")
     return terms, values

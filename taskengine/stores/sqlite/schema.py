@@ -4,7 +4,7 @@ Words for states come from the table in `core.lifecycle`; a test compares this t
 integers, microseconds since the Unix epoch. Structured values are JSON text, written and read by `taskengine.codec`.
 """
 
-from taskengine.core.lifecycle import CLAIMABLE, STORED, TIMED, State
+from taskengine.core.lifecycle import CLAIMABLE, STORED, TIMED, WAITING, State
 
 APPLICATION_ID = 0x7461736B
 """`task` in ASCII: tells our files from others (PRAGMA application_id)."""
@@ -19,6 +19,32 @@ QUEUED = f"state IN ({words(CLAIMABLE)}) AND held IS NULL"
 """The claim's partial index and every query on it say exactly this."""
 
 DUE = f"state IN ({words(TIMED)})"
+
+# Each of the following is the condition, or the expression, of one index below and of every query on it.
+
+_START_LIMIT = f"CASE WHEN started_at IS NULL AND state IN ({words(CLAIMABLE)}) THEN due_at + start_within END"
+
+TIME_LIMIT = f"coalesce(min(deadline_at, {_START_LIMIT}), deadline_at, {_START_LIMIT})"
+"""When a task without a body is out of time. One expression for both limits: each index costs every move a look."""
+
+TIME_LIMITED = (
+    f"ifnull(deadline_at, start_within) IS NOT NULL AND state IN ({words(WAITING)}) AND {TIME_LIMIT} IS NOT NULL"
+)
+
+
+def _of_hold(name: str, kind: str) -> str:
+    # Guarded at every step: an index is computed by each statement that writes the row, and a damaged text there would
+    # make it fail. What has another type than ours is as good as absent.
+    field = f"CASE json_type(held, '$.{name}') WHEN '{kind}' THEN held ->> '{name}' END"
+    return f"CASE WHEN json_valid(held) THEN {field} END"
+
+
+HOLD_END = _of_hold("until", "integer")
+MARK = _of_hold("by", "text")
+
+# Without the state, which would cost every claim a look at both: what has ended is not held.
+HOLD_ENDING = f"held IS NOT NULL AND {HOLD_END} IS NOT NULL"
+MARKED = f"held IS NOT NULL AND {MARK} IS NOT NULL"
 
 VERSION_1 = f"""
 CREATE TABLE task (
@@ -133,7 +159,52 @@ CREATE TABLE tombstone (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (VERSION_1,)
+# Every index is partial and names first what is NULL where the feature is unused: a row that has none of it costs a
+# look at one column, and the index stays empty.
+VERSION_2 = f"""
+ALTER TABLE task ADD COLUMN timeouts TEXT;
+ALTER TABLE task ADD COLUMN deadline_at INTEGER;
+ALTER TABLE task ADD COLUMN start_within INTEGER;
+ALTER TABLE task ADD COLUMN callbacks TEXT;
+
+CREATE INDEX task_by_time_limit ON task ({TIME_LIMIT}) WHERE {TIME_LIMITED};
+CREATE INDEX task_by_hold_end ON task ({HOLD_END}) WHERE {HOLD_ENDING};
+CREATE INDEX task_by_mark ON task ({MARK}) WHERE {MARKED};
+CREATE INDEX task_by_origin ON task (requeued_from) WHERE requeued_from IS NOT NULL;
+
+ALTER TABLE counter ADD COLUMN holds_version INTEGER NOT NULL DEFAULT 0;
+
+-- What bodies say of themselves: apart from the task, so that it takes no part in its versions and guards.
+CREATE TABLE side (
+    task_key INTEGER PRIMARY KEY,
+    attempt INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    progress TEXT
+) STRICT;
+
+CREATE TABLE log (
+    task_key INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    level INTEGER NOT NULL,
+    message TEXT NOT NULL,
+    PRIMARY KEY (task_key, attempt, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE hold (
+    scope TEXT NOT NULL,
+    target TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT,
+    until INTEGER,
+    created_at INTEGER NOT NULL,
+    is_released INTEGER NOT NULL CHECK (is_released IN (0, 1)),
+    PRIMARY KEY (scope, target)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (VERSION_1, VERSION_2)
 """Script n takes a file from version n to n + 1; each runs in the transaction that checks the version."""
 
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -1,14 +1,14 @@
-"""The write side: each primitive is one or two statements over a whole set."""
+"""The write side, as far as it is about tasks: each primitive is one or two statements over a whole set."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
-import msgspec
 
-from taskengine.core.lifecycle import LEASED, WAITING, State, Trigger
-from taskengine.core.model import CommandRow, HistoryRow, OwnerRow, TaskRow, TaskWrite, WishKind
+from taskengine.core.lifecycle import FINAL, LEASED, WAITING, State, Trigger
+from taskengine.core.model import HistoryRow, TaskRow, TaskWrite
 from taskengine.ports import CLAIM_BYTES, Head
+from taskengine.stores.sqlite.records import SqliteRecords, texts
 from taskengine.stores.sqlite.rows import (
     HISTORY_COLUMNS,
     TASK_SELECT,
@@ -19,7 +19,17 @@ from taskengine.stores.sqlite.rows import (
     encode_rows,
     gather,
 )
-from taskengine.stores.sqlite.schema import DUE, QUEUED, words
+from taskengine.stores.sqlite.schema import (
+    DUE,
+    HOLD_END,
+    HOLD_ENDING,
+    MARK,
+    MARKED,
+    QUEUED,
+    TIME_LIMIT,
+    TIME_LIMITED,
+    words,
+)
 
 _INSERTED = (
     "key",
@@ -42,19 +52,28 @@ _INSERTED = (
     "metadata",
     "label",
 )
+_NO_LIMITS = (None, None, None, None)
+_LIMITS = ("timeouts", "deadline_at", "start_within", "callbacks")
+"""What few tasks have; where none of a set has any of it, it is not written at all."""
 
 HEAD = """
 SELECT next_key, next_position, last_rank,
        ?1 IS NULL OR EXISTS (SELECT 1 FROM owner WHERE id = ?1),
        (SELECT count(*) FROM owner WHERE id IS NOT ?1),
-       EXISTS (SELECT 1 FROM command WHERE owner = ?1)
+       EXISTS (SELECT 1 FROM command WHERE owner = ?1),
+       holds_version
 FROM counter
 """
 SAVE_HEAD = "UPDATE counter SET next_key = ?, next_position = ?, last_rank = ?"
-INSERT = (
-    f"INSERT INTO task ({', '.join(_INSERTED)}) "
-    f"SELECT {', '.join(f'value->>{index}' for index in range(len(_INSERTED)))} FROM jsonb_each(?)"
-)
+
+
+def _insert(columns: Sequence[str]) -> str:
+    values = ", ".join(f"value->>{index}" for index in range(len(columns)))
+    return f"INSERT INTO task ({', '.join(columns)}) SELECT {values} FROM jsonb_each(?)"
+
+
+INSERT = _insert(_INSERTED)
+INSERT_WITH_LIMITS = _insert(_INSERTED + _LIMITS)
 INSERT_TAGS = "INSERT OR IGNORE INTO tag SELECT value->>0, value->>1 FROM jsonb_each(?)"
 FIND_IDS = gather(TASK_SELECT, "task WHERE id IN (SELECT value FROM json_each(?))")
 FIND_KEYS = gather(TASK_SELECT, "task WHERE idempotency_key IN (SELECT value FROM json_each(?))")
@@ -86,7 +105,33 @@ PENDING = f"SELECT coalesce(sum(n), 0) FROM tally WHERE name <> '' AND word IN (
 # Left to itself the planner prefers task_by_state here, and sorts everything that is scheduled in every tick.
 _BY_DUE = f"task INDEXED BY task_by_due WHERE {DUE}"
 DUE_TASKS = gather(TASK_SELECT_LIGHT, f"(SELECT * FROM {_BY_DUE} AND due_at <= ? ORDER BY due_at, key LIMIT ?)")
-NEXT_DUE = f"SELECT min(due_at) FROM {_BY_DUE}"
+# Each index holds exactly the tasks that its condition names, so that nothing is read of those that have no such limit.
+_BY_TIME_LIMIT = f"task INDEXED BY task_by_time_limit WHERE {TIME_LIMITED}"
+_BY_HOLD_END = f"task INDEXED BY task_by_hold_end WHERE {HOLD_ENDING} AND state NOT IN ({words(FINAL)})"
+_BY_MARK = f"task INDEXED BY task_by_mark WHERE {MARKED} AND state NOT IN ({words(FINAL)})"
+# One statement for three looks at the first entry of an index: it is asked in every tick.
+NEXT_DUE = f"""
+SELECT (SELECT min(due_at) FROM {_BY_DUE}),
+       (SELECT min({TIME_LIMIT}) FROM {_BY_TIME_LIMIT}),
+       (SELECT min({HOLD_END}) FROM {_BY_HOLD_END})
+"""
+EXPIRED = gather(
+    TASK_SELECT_LIGHT, f"(SELECT * FROM {_BY_TIME_LIMIT} AND {TIME_LIMIT} <= ? ORDER BY {TIME_LIMIT}, key LIMIT ?)"
+)
+HOLD_ENDED = gather(
+    TASK_SELECT_LIGHT, f"(SELECT * FROM {_BY_HOLD_END} AND {HOLD_END} <= ? ORDER BY {HOLD_END}, key LIMIT ?)"
+)
+MARKED_TASKS = gather(TASK_SELECT_LIGHT, f"(SELECT * FROM {_BY_MARK} AND {MARK} = ? ORDER BY key LIMIT ?)")
+TAGS_OF = gather(
+    "wanted.value, tag.tag",
+    """json_each(?1) AS wanted CROSS JOIN json_each(?2) AS one
+    CROSS JOIN tag ON tag.tag = one.value AND tag.task_key = wanted.value""",
+)
+# What is left out is left as it is.
+SET_DEFAULTS = """
+UPDATE task SET max_attempts = ?2, recover = ?3, deadline_at = coalesce(?4, deadline_at) WHERE key = ?1
+"""
+EXTEND = f"UPDATE task SET deadline_at = v.c2 FROM {columns_of(3)} WHERE task.key = v.c0 AND task.attempt = v.c1"
 # A row with nothing left to charge was not made by us; it is passed over.
 _RUNNABLE = f"{QUEUED} AND (max_attempts IS NULL OR charged < max_attempts)"
 # What is claimed is held in memory, so it is bounded in bytes as well; the first task always passes. Keys and sizes
@@ -111,22 +156,17 @@ OWNED = gather(
 )
 
 
-class SqliteTransaction:
+class SqliteTransaction(SqliteRecords):
     """Primitives of an open BEGIN IMMEDIATE; the contract is `ports.Transaction`."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self._db = connection
+        super().__init__(connection)
         self._written: dict[int, int] = {}
         """key -> version that this transaction has written, whose history row may still be to come."""
 
-    def _one(self, sql: str, *values: Any) -> Any:
-        # fetchall and not next(): a statement that is not read to its end keeps its part of the transaction open.
-        rows = self._db.execute(sql, values).fetchall()
-        return rows[0]
-
     def head(self, owner: str | None) -> Head:
-        next_key, next_position, last_rank, known, others, has_commands = self._one(HEAD, owner)
-        return Head(next_key, next_position, last_rank, bool(known), others, bool(has_commands))
+        next_key, next_position, last_rank, known, others, has_commands, holds = self._one(HEAD, owner)
+        return Head(next_key, next_position, last_rank, bool(known), others, bool(has_commands), holds)
 
     def save_head(self, head: Head) -> None:
         self._db.execute(SAVE_HEAD, (head.next_key, head.next_position, head.last_rank))
@@ -135,7 +175,7 @@ class SqliteTransaction:
         return int(self._one(PENDING)[0])
 
     def insert(self, rows: Sequence[TaskRow]) -> None:
-        values = [
+        values: list[tuple[Any, ...]] = [
             (
                 row.key,
                 row.id,
@@ -159,8 +199,13 @@ class SqliteTransaction:
             )
             for row in rows
         ]
-        self._db.execute(INSERT, (encode_rows(values),))
-        tags = [(tag, row.key) for row in rows if row.tags is not None for tag in _texts(row.tags)]
+        limits = [(row.timeouts, row.deadline_at, row.start_within, row.callbacks) for row in rows]
+        if all(limit == _NO_LIMITS for limit in limits):
+            self._db.execute(INSERT, (encode_rows(values),))
+        else:
+            values = [value + limit for value, limit in zip(values, limits, strict=True)]
+            self._db.execute(INSERT_WITH_LIMITS, (encode_rows(values),))
+        tags = [(tag, row.key) for row in rows if row.tags is not None for tag in texts(row.tags)]
         if tags:
             self._db.execute(INSERT_TAGS, (encode_rows(tags),))
 
@@ -200,9 +245,21 @@ class SqliteTransaction:
     def due(self, now: int, limit: int) -> list[TaskRow]:
         return sorted(decode_tasks(self._one(DUE_TASKS, now, limit)[0]), key=lambda row: (row.due_at, row.key))
 
+    def expired(self, now: int, limit: int) -> list[TaskRow]:
+        return sorted(decode_tasks(self._one(EXPIRED, now, limit)[0]), key=lambda row: row.key)
+
+    def hold_ended(self, now: int, limit: int) -> list[TaskRow]:
+        return sorted(decode_tasks(self._one(HOLD_ENDED, now, limit)[0]), key=lambda row: row.key)
+
+    def marked(self, by: str, limit: int) -> list[TaskRow]:
+        return sorted(decode_tasks(self._one(MARKED_TASKS, by, limit)[0]), key=lambda row: row.key)
+
     def next_due(self) -> int | None:
-        due: int | None = self._one(NEXT_DUE)[0]
-        return due
+        # int: what is too large for SQLite's integers comes as a float, and is as far away.
+        return min((int(instant) for instant in self._one(NEXT_DUE) if instant is not None), default=None)
+
+    def tags_of(self, keys: Sequence[int], tags: Sequence[str]) -> dict[int, str]:
+        return dict(decode_lists(self._one(TAGS_OF, encode_rows(list(keys)), encode_rows(list(tags)))[0]))
 
     def claimable(self, names: Sequence[str], limit: int) -> list[TaskRow]:
         if len(names) == 1:
@@ -214,101 +271,21 @@ class SqliteTransaction:
     def claim(self, keys: Sequence[int], owner: str) -> None:
         self._db.execute(CLAIM, (owner, encode_rows(keys)))
 
-    def set_defaults(self, key: int, max_attempts: int, recover: str) -> None:
-        self._db.execute("UPDATE task SET max_attempts = ?, recover = ? WHERE key = ?", (max_attempts, recover, key))
+    def set_defaults(self, key: int, max_attempts: int, recover: str, deadline_at: int | None) -> None:
+        self._db.execute(SET_DEFAULTS, (key, max_attempts, recover, deadline_at))
+
+    def extend(self, deadlines: Sequence[tuple[int, int, int]]) -> None:
+        # Of two for one attempt the later one counts; a statement that meets both would take any.
+        newest = {(key, attempt): deadline_at for key, attempt, deadline_at in deadlines}
+        self._db.execute(EXTEND, (encode_rows([(*guard, deadline_at) for guard, deadline_at in newest.items()]),))
 
     def owned(self, owner: str, limit: int) -> list[TaskRow]:
         return decode_tasks(self._one(OWNED, owner, limit)[0])
-
-    def put_owner(self, owner: OwnerRow) -> None:
-        self._db.execute(
-            "INSERT OR REPLACE INTO owner VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                owner.id,
-                owner.boot_id,
-                owner.pid_namespace,
-                owner.pid,
-                owner.process_started,
-                owner.beat,
-                owner.started_at,
-                encode_rows(owner.names),
-            ),
-        )
-
-    def get_owner(self, owner: str) -> OwnerRow | None:
-        rows = self._db.execute(f"SELECT {OWNER_COLUMNS} FROM owner WHERE id = ?", (owner,)).fetchall()
-        return owner_row(rows[0]) if rows else None
-
-    def beat(self, owner: str) -> bool:
-        self._db.execute("UPDATE owner SET beat = beat + 1 WHERE id = ?", (owner,))
-        return self._db.changes() == 1
-
-    def drop_owner(self, owner: str) -> None:
-        self._db.execute("DELETE FROM owner WHERE id = ?", (owner,))
-        self._db.execute("DELETE FROM command WHERE owner = ?", (owner,))
-
-    def put_command(self, command: CommandRow) -> None:
-        self._db.execute(
-            "INSERT OR IGNORE INTO command VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                command.id,
-                command.task_id,
-                command.owner,
-                command.kind.value,
-                command.actor,
-                command.reason,
-                command.created_at,
-            ),
-        )
-
-    def commands(self, owner: str) -> list[CommandRow]:
-        sql = "SELECT * FROM command WHERE owner = ? ORDER BY created_at, id"
-        rows: list[Any] = self._db.execute(sql, (owner,)).fetchall()
-        # A kind that is not known here was written by a newer version, for an owner that knows it.
-        rows = [row for row in rows if row[3] in _KINDS]
-        return [
-            CommandRow(
-                id=id_, task_id=task_id, owner=of, kind=WishKind(kind), actor=actor, reason=reason, created_at=at
-            )
-            for id_, task_id, of, kind, actor, reason, at in rows
-        ]
-
-    def drop_commands(self, ids: Sequence[str]) -> None:
-        self._db.execute("DELETE FROM command WHERE id IN (SELECT value FROM json_each(?))", (encode_rows(ids),))
 
     def delete(self, keys: Sequence[int]) -> None:
         text = encode_rows(keys)
         chosen = "(SELECT value FROM json_each(?))"
         self._db.execute(f"INSERT OR IGNORE INTO tombstone SELECT id FROM task WHERE key IN {chosen}", (text,))
         self._db.execute(f"DELETE FROM task WHERE key IN {chosen}", (text,))
-        self._db.execute(f"DELETE FROM history WHERE task_key IN {chosen}", (text,))
-        self._db.execute(f"DELETE FROM tag WHERE task_key IN {chosen}", (text,))
-
-
-OWNER_COLUMNS = "id, boot_id, pid_namespace, pid, process_started, beat, started_at, CAST(names AS BLOB)"
-"""`names` as a blob: it is for people, and damage to it must not keep an owner from being recovered."""
-
-_KINDS = frozenset(kind.value for kind in WishKind)
-
-
-def _texts(text: str | bytes) -> tuple[str, ...]:
-    """Read a stored list of texts; damaged, it is empty."""
-    try:
-        return tuple(msgspec.json.decode(text, type=list[str]))
-    except (msgspec.MsgspecError, ValueError):
-        return ()
-
-
-def owner_row(columns: Sequence[Any]) -> OwnerRow:
-    """Build an owner from its columns."""
-    id_, boot_id, pid_namespace, pid, process_started, beat, started_at, names = columns
-    return OwnerRow(
-        id=id_,
-        boot_id=boot_id,
-        pid_namespace=pid_namespace,
-        pid=pid,
-        process_started=process_started,
-        beat=beat,
-        started_at=started_at,
-        names=_texts(names),
-    )
+        for table in ("history", "tag", "side", "log"):
+            self._db.execute(f"DELETE FROM {table} WHERE task_key IN {chosen}", (text,))

@@ -1,0 +1,65 @@
+"""In-process listeners: somebody who wants to hear of every committed move, and whose troubles are his own."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.lowlevel
+
+from taskengine.core.model import Transition
+from taskengine.diagnostics import diagnostics
+from taskengine.views import EventStream
+
+logger = diagnostics("taskengine")
+
+Listener = Callable[[Transition], Awaitable[None] | None]
+
+
+class Listening:
+    """One listener at work. Made by `Engine.listen`."""
+
+    def __init__(self, listener: Listener, events: EventStream) -> None:
+        self._listener = listener
+        self._events = events
+        self._scope = anyio.CancelScope()
+        self._has_ended = anyio.Event()
+        self.failures = 0
+        """How often the listener raised."""
+
+    def stop(self) -> None:
+        """End it; a call that is under way is cancelled. Idempotent."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Tell until the engine is left; what was committed by then is told.
+
+        Cancellation: ends it.
+        """
+        try:
+            with self._scope:
+                async for event in self._events:
+                    await self._tell(event)
+        finally:
+            self._has_ended.set()
+
+    async def ended(self) -> None:
+        """Wait until it has told everything.
+
+        Cancellation: gives up waiting.
+        """
+        await self._has_ended.wait()
+
+    async def _tell(self, event: Transition) -> None:
+        try:
+            answer = self._listener(event)
+            if inspect.isawaitable(answer):
+                await answer
+        except anyio.get_cancelled_exc_class():
+            await anyio.lowlevel.checkpoint_if_cancelled()  # Ours leaves here; one that the listener made up does not.
+            self._note()
+        except BaseException:
+            self._note()
+
+    def _note(self) -> None:
+        self.failures += 1
+        logger.exception("a listener raised; it hears of the next move all the same")

@@ -1,0 +1,348 @@
+"""Everything that can happen to a task, in every combination and in every order that chance finds."""
+
+import itertools
+from typing import Any
+
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from taskengine.core.decide import (
+    Decision,
+    OutcomeKind,
+    decide_crash,
+    decide_deadline,
+    decide_outcome,
+    decide_pause_answer,
+    decide_request,
+    enact,
+)
+from taskengine.core.errors import IllegalTransition
+from taskengine.core.lifecycle import FINAL, LEASED, TIMED, TRANSITIONS, WAITING, State, Trigger
+from taskengine.core.model import HistoryRow, Hold, TaskRow, Wish, WishKind
+from tests.core.deciding import (
+    CANCEL,
+    LIMITS,
+    NOW,
+    PAUSE,
+    POLICY,
+    SECOND,
+    STOP,
+    check_enacted,
+    decide,
+    leased,
+    outcome,
+)
+
+REPORTED = [
+    *itertools.product(
+        [State.STARTING, State.RUNNING, State.PAUSING, State.PAUSED, State.STOPPING],
+        [
+            OutcomeKind.RETURNED,
+            OutcomeKind.RAISED,
+            OutcomeKind.INTERRUPTED,
+            OutcomeKind.ABANDONED,
+            OutcomeKind.SNOOZED,
+            OutcomeKind.DISCARDED,
+        ],
+        [True],
+    ),
+    *itertools.product(
+        [State.STARTING, State.STOPPING], [OutcomeKind.UNBEGUN, OutcomeKind.UNREADABLE, OutcomeKind.RAISED], [False]
+    ),
+]
+"""(stored state, outcome, whether the body began): what a runner can report. A body that did not begin neither returns
+nor has to be abandoned, and its task is not stored as running."""
+
+rows = st.builds(
+    lambda max_attempts, charged, extra, recover, crashes: leased(
+        max_attempts=max_attempts,
+        charged=min(charged, max_attempts),
+        attempt=min(charged, max_attempts) + extra,
+        crashes=crashes,
+        recover=recover,
+    ),
+    max_attempts=st.integers(1, 5),
+    charged=st.integers(1, 5),
+    extra=st.integers(0, 3),
+    recover=st.sampled_from(["retry", "lost"]),
+    crashes=st.integers(0, 3),
+)
+WITHOUT_BODY = {kind for _, kind, has_begun in REPORTED if not has_begun}
+WITH_BODY = {kind for _, kind, has_begun in REPORTED if has_begun}
+
+wishes = st.sampled_from([None, CANCEL, STOP, PAUSE])
+
+
+@given(
+    combination=st.sampled_from(REPORTED),
+    row=rows,
+    wish=wishes,
+    verdict=st.sampled_from([None, True, False]),
+    draw=st.floats(0, 1, exclude_max=True),
+    retry_after=st.one_of(st.none(), st.floats(allow_nan=True)),
+)
+def test_every_outcome_of_every_leased_state_is_enacted_along_the_table(
+    combination: tuple[State, OutcomeKind, bool],
+    row: TaskRow,
+    wish: Wish | None,
+    verdict: bool | None,
+    draw: float,
+    retry_after: float | None,
+) -> None:
+    state, kind, has_begun = combination
+    row.state = state
+    what = outcome(kind, retryable=verdict, retry_after=retry_after, began_at=NOW - SECOND if has_begun else None)
+    decision = decide(row, what, wish=wish, draw=draw)
+    write, _ = check_enacted(row, decision)
+    is_spared = write.state in (State.QUEUED, State.SCHEDULED)
+    assert write.charged == row.charged - is_spared, "given back exactly on release and snooze"
+    if state in (State.PAUSING, State.PAUSED):
+        assert (decision.hold is None) == (write.state in FINAL), "a pause outlives its body as a hold"
+    if row.recover == "lost" and has_begun:
+        assert write.state is not State.QUEUED, "what must not repeat and has begun is never queued by a shutdown"
+    if write.state is State.RETRY_WAIT:
+        assert row.charged < (row.max_attempts or 1)
+        assert NOW <= write.due_at <= NOW + 100 * SECOND
+    if kind is OutcomeKind.RETURNED:
+        assert write.state is State.SUCCEEDED
+    elif state is State.STOPPING and kind is not OutcomeKind.ABANDONED:
+        assert write.state is (State.STOPPED if wish is STOP else State.CANCELLED)
+
+
+@given(state=st.sampled_from(sorted(LEASED)), row=rows, wish=wishes, proven_gone=st.booleans())
+def test_a_crash_in_every_leased_state_is_enacted_along_the_table(
+    state: State, row: TaskRow, wish: Wish | None, proven_gone: bool
+) -> None:
+    row.state = state
+    decision = decide_crash(row, wish=wish, proven_gone=proven_gone, now=NOW)
+    write, _ = check_enacted(row, decision)
+    assert (write.charged, write.crashes) == (row.charged, row.crashes + 1)
+    if row.recover == "lost" or row.charged >= (row.max_attempts or 1):
+        assert write.state in FINAL, "never queued again"
+    elif state is not State.STOPPING:
+        assert write.state is State.QUEUED
+
+
+class Life(RuleBasedStateMachine):
+    """One task: whatever people, its bodies, its owners and the clock do to it, decided and enacted as the engine does.
+
+    The texts of wishes and holds stand for the values; a store would keep them as JSON.
+    """
+
+    row: TaskRow
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = NOW
+        self.history: list[HistoryRow] = []
+        self.texts: dict[str, Any] = {}
+        self.spared = 0
+        """Claims that were given back: releases and snoozes."""
+        self.is_begun = False
+
+    @initialize(
+        state=st.sampled_from([State.QUEUED, State.SCHEDULED, State.BLOCKED]),
+        max_attempts=st.integers(1, 3),
+        recover=st.sampled_from(["retry", "lost"]),
+    )
+    def submit(self, state: State, max_attempts: int, recover: str) -> None:
+        self.row = TaskRow(key=1, id="t", name="mail", args="[[],{}]", state=State.PENDING)
+        self.row.max_attempts, self.row.recover, self.row.due_at = max_attempts, recover, self.now
+        trigger = next(trigger for trigger, target in TRANSITIONS[State.PENDING].items() if target is state)
+        self.apply(Decision(triggers=[(trigger, self.now)], actor="user"))
+
+    def apply(self, decision: Decision) -> None:
+        self.now += SECOND
+        write, history = enact(
+            self.row,
+            decision,
+            failure="F" if decision.failure is not None else None,
+            wish=self.text(decision.wish),
+            hold=self.text(decision.hold),
+        )
+        assert (write.expected_version, write.expected_attempt) == (self.row.version, self.row.attempt)
+        for name in ("state", "version", "charged", "crashes", "rank", "due_at", "started_at", "finished_at"):
+            setattr(self.row, name, getattr(write, name))
+        for name in ("owner", "wish", "held", "result", "failure"):
+            setattr(self.row, name, getattr(write, name))
+        self.history.extend(history)
+
+    def text(self, value: Wish | Hold | None) -> str | None:
+        if value is None:
+            return None
+        text = f"#{len(self.texts)}"
+        self.texts[text] = value
+        return text
+
+    @property
+    def wish(self) -> Wish | None:
+        return None if self.row.wish is None else self.texts[self.row.wish]
+
+    @property
+    def held(self) -> Hold | None:
+        return None if self.row.held is None else self.texts[self.row.held]
+
+    # --- the engine ---
+
+    @precondition(lambda self: self.row.state is State.QUEUED and self.row.held is None)
+    @rule()
+    def claim(self) -> None:
+        self.apply(Decision(triggers=[(Trigger.CLAIMER_CLAIM, self.now)], charged=1))
+        self.row.attempt += 1
+        self.row.owner = "me"
+        self.is_begun = False
+
+    @precondition(lambda self: self.row.state in TIMED)
+    @rule()
+    def become_due(self) -> None:
+        self.apply(Decision(triggers=[(Trigger.CLOCK_DUE, self.now)]))
+
+    @precondition(lambda self: self.row.state is State.BLOCKED)
+    @rule(trigger=st.sampled_from([Trigger.PIPELINE_READY, Trigger.PIPELINE_READY_LATER]))
+    def become_ready(self, trigger: Trigger) -> None:
+        self.apply(Decision(triggers=[(trigger, self.now)]))
+
+    @precondition(lambda self: self.row.state is State.STARTING)
+    @rule()
+    def announce(self) -> None:
+        self.apply(Decision(triggers=[(Trigger.EXECUTOR_LAUNCHED, self.now)], began_at=self.now))
+        self.is_begun = True
+
+    @precondition(lambda self: self.row.state in LEASED)
+    @rule(
+        kind=st.sampled_from(OutcomeKind),
+        begins=st.booleans(),
+        verdict=st.sampled_from([None, True, False]),
+        wait=st.one_of(st.none(), st.floats(allow_nan=True)),
+    )
+    def report(self, kind: OutcomeKind, begins: bool, verdict: bool | None, wait: float | None) -> None:
+        state, is_begun = self.row.state, self.is_begun or begins
+        if (not is_begun and kind not in WITHOUT_BODY) or (is_begun and kind not in WITH_BODY):
+            return
+        what = outcome(kind, ended_at=self.now, retryable=verdict, retry_after=wait)
+        what.began_at = self.now - 1 if is_begun else None
+        charged = self.row.charged
+        self.apply(decide_outcome(self.row, what, policy=POLICY, wish=self.wish, draw=0.5, limits=LIMITS))
+        self.spared += charged - self.row.charged
+        if state in (State.PAUSING, State.PAUSED) and self.row.state not in FINAL:
+            assert self.row.held is not None, "a pause outlives its body"
+
+    @precondition(lambda self: self.row.state in LEASED)
+    @rule(proven_gone=st.booleans())
+    def crash(self, proven_gone: bool) -> None:
+        crashes, charged = self.row.crashes, self.row.charged
+        self.apply(decide_crash(self.row, wish=self.wish, proven_gone=proven_gone, now=self.now))
+        assert (self.row.crashes, self.row.charged) == (crashes + 1, charged)
+
+    @rule(is_reached=st.booleans())
+    def answer_a_pause(self, is_reached: bool) -> None:
+        decision = decide_pause_answer(self.row, is_reached=is_reached, now=self.now)
+        assert (decision is None) == (self.row.state is not State.PAUSING)
+        if decision is not None:
+            self.apply(decision)
+
+    @precondition(lambda self: self.row.state in WAITING)
+    @rule(start_within=st.sampled_from([None, 1, 10**15]), is_total=st.booleans())
+    def run_out_of_time(self, start_within: int | None, is_total: bool) -> None:
+        row = evolve(self.row, start_within=start_within, deadline_at=self.now if is_total else None)
+        self.apply(decide_deadline(row, now=self.now))
+        assert self.row.state is State.FAILED
+
+    # --- people ---
+
+    @rule(
+        trigger=st.sampled_from(
+            [
+                Trigger.USER_CANCEL,
+                Trigger.USER_STOP,
+                Trigger.USER_RUN_NOW,
+                Trigger.USER_PAUSE,
+                Trigger.USER_RESUME,
+                Trigger.PIPELINE_FAIL_FAST,
+            ]
+        )
+    )
+    def request(self, trigger: Trigger) -> None:
+        before = evolve(self.row)
+        try:
+            decision = decide_request(
+                self.row, trigger, wish=self.wish, held=self.held, actor="anna", reason=None, now=self.now
+            )
+        except IllegalTransition:
+            assert trigger not in TRANSITIONS[self.row.state]
+            assert trigger not in (Trigger.USER_PAUSE, Trigger.USER_RESUME), "they are no errors in any state"
+            assert self.row.state not in FINAL
+            return
+        if decision is not None:
+            assert before.state not in FINAL, "final is final"
+            self.apply(decision)
+        if trigger is Trigger.USER_PAUSE:
+            assert self.is_stopped_or_paused()
+        if trigger is Trigger.USER_RESUME:
+            assert self.row.state not in (State.PAUSING, State.PAUSED)
+            assert self.held is None or self.held.by is not None
+
+    def is_stopped_or_paused(self) -> bool:
+        is_waiting = self.row.state in WAITING or self.row.state is State.STARTING
+        return self.row.held is not None if is_waiting else self.row.state is not State.RUNNING
+
+    @precondition(lambda self: self.row.state in WAITING and self.row.held is None)
+    @rule()
+    def hold_with_others(self) -> None:
+        self.apply(Decision(hold=Hold(actor="bob", by="tag:nightly")))
+
+    @precondition(lambda self: self.held is not None and self.held.by is not None)
+    @rule()
+    def free_with_others(self) -> None:
+        self.apply(Decision(releases_hold=True))
+
+    # --- what always holds ---
+
+    @invariant()
+    def history_is_a_gapless_path_of_the_table_that_ends_at_the_state(self) -> None:
+        place = State.PENDING
+        for number, move in enumerate(self.history, start=1):
+            assert (move.version, move.source) == (number, place)
+            assert TRANSITIONS[move.source][move.trigger] is move.target
+            place = move.target
+        assert (self.row.state, self.row.version) == (place, len(self.history))
+        assert not any(move.target in FINAL for move in self.history[:-1])
+
+    @invariant()
+    def charge_counts_the_claims_that_were_not_given_back_and_keeps_to_the_limit(self) -> None:
+        assert self.row.charged == self.row.attempt - self.spared
+        assert 0 <= self.row.charged <= (self.row.max_attempts or 0)
+        assert self.row.attempt == sum(move.trigger is Trigger.CLAIMER_CLAIM for move in self.history)
+
+    @invariant()
+    def an_owner_is_there_exactly_while_it_is_leased(self) -> None:
+        assert (self.row.owner is not None) == (self.row.state in LEASED)
+
+    @invariant()
+    def the_end_has_an_instant_a_result_only_with_success_and_no_hold(self) -> None:
+        assert (self.row.finished_at is not None) == (self.row.state in FINAL)
+        assert (self.row.result is not None) == (self.row.state is State.SUCCEEDED)
+        assert self.row.held is None or self.row.state not in FINAL
+        assert self.row.failure is None or self.row.state is not State.SUCCEEDED
+
+    @invariant()
+    def a_wish_stands_exactly_while_its_body_is_to_answer_it_and_with_the_end_it_led_to(self) -> None:
+        kind = None if self.wish is None else self.wish.kind
+        if self.row.state in (State.PAUSING, State.PAUSED):
+            assert kind is WishKind.PAUSE
+        elif self.row.state is State.STOPPING:
+            assert kind in (WishKind.STOP, WishKind.CANCEL)
+        elif kind is not None:
+            assert self.row.state in FINAL
+            assert self.history[-1].source is State.STOPPING
+            assert self.row.state is not State.STOPPED or kind is WishKind.STOP
+            assert self.row.state is not State.CANCELLED or kind is WishKind.CANCEL
+
+    @invariant()
+    def a_due_time_is_an_instant_that_can_be_stored(self) -> None:
+        assert 0 <= self.row.due_at < 2**63
+
+
+TestLife = Life.TestCase
