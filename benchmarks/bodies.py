@@ -5,6 +5,7 @@ import time
 import anyio
 
 from taskengine import task
+from taskengine.eventloop import run_soon
 
 
 @task
@@ -21,6 +22,14 @@ async def trivial_once(number: int) -> int:
 
 def do_nothing(number: int) -> int:
     """Do nothing, in whatever executor."""
+    return number
+
+
+async def wait_once(number: int) -> int:
+    """Wait for one callback of the loop, as everything does whose answer comes from elsewhere."""
+    answered = anyio.Event()
+    run_soon()(answered.set)
+    await answered.wait()
     return number
 
 

@@ -209,9 +209,7 @@ class TaskContext:
     @property
     def _logger(self) -> logging.Logger:
         if self._log is None:
-            # Not from logging.getLogger: that keeps every logger for ever, and there is one for each task id here.
-            self._log = logging.Logger(f"taskengine.task.{self.task_id}")
-            self._log.parent = logging.getLogger("taskengine.task")
+            self._log = task_logger(self.task_id)
         return self._log
 
     def log(self, message: str, *args: Any) -> None:
@@ -236,6 +234,14 @@ class TaskContext:
         except Exception:  # as logging has it: a line that cannot be formatted harms nobody
             text = f"{type(message).__name__} that cannot be formatted"
         self._voice.log(level, text)
+
+
+def task_logger(task_id: str) -> logging.Logger:
+    """Return the logger `taskengine.task.<id>`."""
+    # Not from logging.getLogger: that keeps every logger for ever, and there is one for each task id here.
+    logger = logging.Logger(f"taskengine.task.{task_id}")
+    logger.parent = logging.getLogger("taskengine.task")
+    return logger
 
 
 def _is_seconds(value: object) -> bool:

@@ -24,7 +24,7 @@ MAX_LOG_LINES = 1_000
 """Lines that are kept of what one attempt logs; the oldest are dropped."""
 MAX_LOG_BYTES = 8 * 1024
 """One such line; longer ones are cut, marked as cut."""
-CHILD_MAX_TASKS = 100
+CHILD_MAX_TASKS = 1_000
 """Calls that a child process runs before another takes its place."""
 KEEP_ARTIFACTS = "always"
 """Whose artifact folders stay after the attempt: "always", "failed" or "never"."""

@@ -7,6 +7,7 @@ it does not matter which process made it true.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from attrs import evolve
@@ -279,17 +280,19 @@ class Views:
         """Wait until each of these tasks has ended."""
         for task_id in ids:
             await self.row(task_id)
-        left = list(dict.fromkeys(ids))
+        left = deque(dict.fromkeys(ids))
 
         def look(reader: Reader) -> bool:
-            nonlocal left
+            # All have ended when the first of them has, and then the next: in most looks one is asked for.
+            size = 1
             while left:
-                chunk = left[:IDS_CHUNK]
-                done = _gone_or_finished(chunk, reader)
-                if len(done) < len(chunk):
-                    left = [task_id for task_id in left if task_id not in done]
-                    return False
-                left = left[IDS_CHUNK:]
+                chunk = tuple(islice(left, size))
+                finished = reader.finished(chunk)
+                for task_id in chunk:
+                    if task_id not in finished and not reader.was_deleted(task_id):
+                        return False
+                    left.popleft()
+                size = min(4 * size, IDS_CHUNK)
             return True
 
         await self.until(look)
@@ -349,7 +352,8 @@ def _events_behind(position: int, reader: Reader) -> list[tuple[int, str, str, H
 
 
 def _gone_or_finished(ids: Sequence[str], reader: Reader) -> set[str]:
-    return reader.finished(ids) | {task_id for task_id in ids if reader.was_deleted(task_id)}
+    finished = reader.finished(ids)
+    return finished | {task_id for task_id in ids if task_id not in finished and reader.was_deleted(task_id)}
 
 
 def _read_cursor(cursor: str | None) -> int | None:

@@ -32,7 +32,7 @@ PROMISED_RESULTS = {
     "latency": {"submit_to_start_p50_ms", "submit_to_start_p99_ms", "bare_commit_p50_ms"},
     "memory": {"growth_mib_at_1m_pending"},
     "cancel": {"inflight_p50_ms", "inflight_p99_ms"},
-    "executors": {"inline_us", "thread_us", "process_us", "to_thread_us", "process_pool_us"},
+    "executors": {"inline_us", "thread_us", "process_us", "share_of_50_us", "to_thread_us", "process_pool_us"},
 }
 
 

@@ -24,6 +24,10 @@ from taskengine.ports import Body, Clock
 from taskengine.signals import Signals
 
 
+TIDY = 64
+"""Entries from which on it is worth a look how many of them still count."""
+
+
 @define(eq=False)
 class Slot:
     """A place for one body at a time."""
@@ -49,6 +53,8 @@ class Live:
     """When it is given up; set once force is used."""
     pause_until: float | None = None
     """When a pause that was not reached is taken back."""
+    looked_at: float | None = None
+    """The entry in the overseer's heap that counts; there may be later ones, which are overtaken."""
 
     @property
     def is_paused(self) -> bool:
@@ -81,17 +87,28 @@ class Overseer:
         self._heap: list[tuple[float, int, Live]] = []
         self._numbers = count()
         self._changed = anyio.Event()
+        self._tidy_at = TIDY
 
     # --- asked by the runner ---
 
     def watch(self, live: Live) -> None:
         """Look at it when its next instant comes. To be called again whenever that may have become an earlier one."""
         at = live.next_at()
-        if at is not None:
-            is_first = not self._heap or at < self._heap[0][0]
-            heapq.heappush(self._heap, (at, next(self._numbers), live))
-            if is_first:
-                self._changed.set()
+        if at is None or (live.looked_at is not None and live.looked_at <= at):
+            return
+        live.looked_at = at
+        is_first = not self._heap or at < self._heap[0][0]
+        heapq.heappush(self._heap, (at, next(self._numbers), live))
+        if is_first:
+            self._changed.set()
+        if len(self._heap) >= self._tidy_at:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Drop what has ended or was overtaken: bodies are short, and what they were allowed may be long."""
+        self._heap = [entry for entry in self._heap if entry[2].looked_at == entry[0] and not entry[2].attempt.is_ended]
+        heapq.heapify(self._heap)
+        self._tidy_at = max(TIDY, 2 * len(self._heap))
 
     def stop(self, live: Live, reason: str | None) -> None:
         """Ask it to end at its next checkpoint; by force after the grace, at once if it cannot see the flag."""
@@ -142,8 +159,9 @@ class Overseer:
                 await self._changed.wait()
             now = self._clock.monotonic()
             while self._heap and self._heap[0][0] <= now:
-                _, _, live = heapq.heappop(self._heap)
-                if not live.attempt.is_ended:
+                at, _, live = heapq.heappop(self._heap)
+                if live.looked_at == at and not live.attempt.is_ended:
+                    live.looked_at = None
                     await self._act(live, now)
 
     async def _act(self, live: Live, now: float) -> None:
@@ -159,16 +177,18 @@ class Overseer:
                 live.pause_until = None
                 if not live.is_paused:
                     await self._pause_missed(live.attempt)
-            else:
-                self._time_out(live)
+            elif self._times_out(live, now):
                 return
         self.watch(live)
 
-    def _time_out(self, live: Live) -> None:
+    def _times_out(self, live: Live, now: float) -> bool:
+        """End it for its timeout, unless a body in a thread has moved its clocks since they were looked at."""
         timeout = live.voice.next_timeout() if live.voice is not None else None
-        assert timeout is not None, "only a timeout is left that could be due"
+        if timeout is None or timeout[0] > now:
+            return False
         live.attempt.cause = live.attempt.cause or timeout[1].value
         self.force(live, TIMEOUTS[timeout[1]])
+        return True
 
 
 TIMEOUTS = {

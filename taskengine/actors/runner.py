@@ -35,7 +35,7 @@ from taskengine.actors.messages import (
 )
 from taskengine.actors.overseer import Live, Overseer, Slot
 from taskengine.actors.settings import Settings
-from taskengine.actors.voices import LocalVoice
+from taskengine.actors.voices import EchoingVoice, LocalVoice
 from taskengine.codec import NotJson
 from taskengine.context import TaskContext
 from taskengine.core.decide import AttemptOutcome, OutcomeKind
@@ -219,9 +219,10 @@ class Runner:
         signals = Signals()
         timeouts = _timeouts_of(row, definition)
         has_clocks = timeouts is not NO_TIMEOUTS or row.deadline_at is not None
+        live: Live
         voice = None
         if definition.takes_context or has_clocks or executor.wants_facts:
-            voice = LocalVoice(
+            voice = (EchoingVoice if executor.wants_facts else LocalVoice)(
                 row,
                 timeouts,
                 clock=self._clock,

@@ -1,4 +1,4 @@
-"""What a body in this process says, and the clocks that run while it is at work.
+"""What a body says, and the clocks that run while it is at work.
 
 A `LocalVoice` is spoken to from the event loop and from threads, and is listened to on the loop: the persister fetches
 what is to be kept, the runner asks whether time is over. Nothing here waits; what is said too fast is said again later
@@ -8,9 +8,11 @@ what is to be kept, the runner asks whether time is over. Nothing here waits; wh
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from taskengine.actors.messages import Saying
 from taskengine.actors.settings import Settings
+from taskengine.context import task_logger
 from taskengine.core.errortext import storable
 from taskengine.core.model import FailureKind, TaskRow
 from taskengine.core.timeouts import Timeouts
@@ -217,3 +219,19 @@ class LocalVoice:
             if idle is not None:
                 ends.append((idle, FailureKind.TIMEOUT_IDLE))
         return min(ends, key=lambda end: end[0]) if ends else None
+
+
+class EchoingVoice(LocalVoice):
+    """The voice of a body in another process: its lines are logged here as well, where logging is configured."""
+
+    __slots__ = ("_extra", "_logger")
+
+    def __init__(self, row: TaskRow, timeouts: Timeouts, **parts: Any) -> None:
+        super().__init__(row, timeouts, **parts)
+        self._logger = task_logger(row.id)
+        self._extra = {"task_id": row.id, "attempt": row.attempt}
+
+    def log(self, level: int, message: str) -> None:
+        """See `Voice.log`."""
+        self._logger.log(level, "%s", message, extra=self._extra)
+        super().log(level, message)

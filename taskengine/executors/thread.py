@@ -101,8 +101,16 @@ class ThreadBody:
         frame = sys._current_frames().get(thread.ident or 0) if thread is not None else None
         if thread is None or frame is None:
             return "not begun"
-        place = traceback.extract_stack(frame)[-1]
-        return f"{place.filename}:{place.lineno} in {place.name} (thread {thread.name})"
+        stack = traceback.extract_stack(frame)
+        # The line of the body itself says more than the place in some library where it waits; both say most.
+        own_file = getattr(getattr(self._call.function, "__code__", None), "co_filename", None)
+        own = next((place for place in reversed(stack) if place.filename == own_file), stack[-1])
+        inner = "" if own is stack[-1] else f", at {_describe(stack[-1])}"
+        return f"{_describe(own)}{inner} (thread {thread.name})"
+
+
+def _describe(place: traceback.FrameSummary) -> str:
+    return f"{place.filename}:{place.lineno} in {place.name}"
 
 
 class ThreadExecutor:

@@ -1,6 +1,9 @@
 """Bodies for command storms and shutdown drills; importable, so that child processes find them."""
 
+import signal
+import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -103,3 +106,70 @@ ALL: list[Any] = [
     deaf_in_process,
     inline,
 ]
+
+
+# --- for drills: none of these ends by itself ---
+
+
+@task
+async def stay(ctx: TaskContext) -> None:
+    """Look at what is asked, for ever."""
+    while True:
+        await ctx.acheckpoint()
+        await anyio.sleep(STEP)
+
+
+@task
+async def stay_deaf() -> None:
+    """Wait for ever."""
+    await anyio.sleep_forever()
+
+
+@task
+async def stay_swallowing() -> None:
+    """Wait for ever, whatever is thrown in."""
+    while True:
+        with suppress(BaseException):  # the fault to be shown
+            await anyio.sleep_forever()
+
+
+@task
+def stay_in_thread(ctx: TaskContext) -> None:
+    """Look at what is asked, for ever, in a thread."""
+    while True:
+        ctx.checkpoint()
+        time.sleep(STEP)
+
+
+@task
+def stay_stuck_in_thread() -> None:
+    """Wait in a thread for what never comes."""
+    threading.Event().wait()
+
+
+@task(executor="process")
+def stay_in_process(ctx: TaskContext) -> None:
+    """Look at what is asked, for ever, in a child process."""
+    while True:
+        ctx.checkpoint()
+        time.sleep(STEP)
+
+
+@task(executor="process")
+def stay_stubborn_in_process() -> None:
+    """Loop in a child process, and ignore SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        pass
+
+
+STAYING: list[tuple[Any, int]] = [
+    (stay, 15),
+    (stay_deaf, 10),
+    (stay_swallowing, 5),
+    (stay_in_thread, 10),
+    (stay_stuck_in_thread, 5),
+    (stay_in_process, 3),
+    (stay_stubborn_in_process, 2),
+]
+"""Fifty bodies of every kind."""
