@@ -30,6 +30,10 @@ DEAD = frozenset({State.FAILED, State.LOST})
 """What ended for good otherwise than anybody wished."""
 
 
+HELD = frozenset({"held", *(f"held_{scope.value}" for scope in HoldScope)})
+"""Codes of explanations."""
+
+
 class Post(Protocol):
     """The way to the persister."""
 
@@ -133,9 +137,11 @@ class Controls:
     async def resume(self, task_id: str, *, reason: str | None, actor: str) -> bool:
         """See `Engine.resume`."""
         answer = await self._ask(task_id, Trigger.USER_RESUME, reason, actor)
-        if not answer.is_remote:
-            return answer.state not in FINAL and answer.state is not State.STOPPING and not answer.is_held
-        return await self._verdict(task_id, answer.version, _says_resumed, self._settings.cancel_wait)
+        if answer.is_remote:
+            return await self._verdict(task_id, answer.version, _says_resumed, self._settings.cancel_wait)
+        if answer.state in WAITING:
+            return (await self._views.explain(task_id)).code not in HELD  # A hold of many may leave no mark on it.
+        return answer.state not in FINAL and answer.state is not State.STOPPING and not answer.is_held
 
     async def _verdict(
         self, task_id: str, version: int, judge: "Callable[[Reader, TaskRow, int], bool | None]", wait: float

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import anyio
 
@@ -44,6 +45,17 @@ async def echo(value: "Plain") -> "Plain":
 # The same body for each executor: it goes from checkpoint to checkpoint until a file is there.
 
 
+class Sign:
+    """A file for which bodies wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "go")
+
+    def give(self) -> None:
+        with open(self.path, "w"):
+            pass
+
+
 def is_there(path: str) -> bool:
     return os.path.exists(path)
 
@@ -84,7 +96,6 @@ STEPPING = {"loop": step_on_loop, "thread": step_in_thread, "process": step_in_c
 
 def _stay(ctx: TaskContext, until: str) -> str:
     """Come to no checkpoint until the file is there, and to one then."""
-    ctx.log("begun")
     while not is_there(until):
         time.sleep(STEP)
     ctx.checkpoint()
@@ -103,8 +114,7 @@ def stay_in_child(ctx: TaskContext, until: str) -> str:
 
 @task
 async def stay_on_loop(ctx: TaskContext, until: str) -> str:
-    ctx.log("begun")
-    while not is_there(until):
+    while not is_there(until):  # noqa: ASYNC110  # a file, as for the bodies that share no memory
         await anyio.sleep(STEP)
     await ctx.acheckpoint()
     return "done"

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -17,7 +16,6 @@ from taskengine import (
     State,
     TaskCall,
     TaskContext,
-    TaskHandle,
     TaskNotFound,
     TaskStopped,
     Timeouts,
@@ -26,33 +24,29 @@ from taskengine import (
 from taskengine.clock import SystemClock
 from taskengine.core.lifecycle import FINAL
 from taskengine.ports import Store
-from tests.bodies import STAYING, STEPPING, add, fail_until, reach, same_store, sleep_long, step_on_loop
+from tests.bodies import STAYING, STEPPING, Sign, add, fail_until, reach, same_store, sleep_long, step_on_loop
 
-EXECUTORS = ["loop", "thread", "process"]
+PLACES = [("memory", "loop"), ("sqlite", "loop"), ("sqlite", "thread"), ("memory", "process")]
+EVERYWHERE = pytest.mark.parametrize(("store", "executor"), PLACES, indirect=["store"])
+"""Every executor, and not each of them on each store: starting a child takes most of a test's time."""
+HERE = pytest.mark.parametrize(("store", "executor"), PLACES[:3], indirect=["store"])
 SLOWLY = RetryPolicy(base=3600, cap=3600, max_attempts=5)
 
 
 @pytest.fixture
-def go(tmp_path: Path) -> Iterator[Path]:
+def go(tmp_path: Path) -> Iterator[Sign]:
     """The file for which bodies wait; it is there in the end, so that no thread is left waiting."""
-    path = tmp_path / "go"
-    yield path
-    path.touch()
+    sign = Sign(tmp_path)
+    yield sign
+    sign.give()
 
 
-def stepping(executor: str, go: Path) -> TaskCall[int]:
-    return STEPPING[executor].bind(str(go))
+def stepping(executor: str, go: Sign) -> TaskCall[int]:
+    return STEPPING[executor].bind(go.path)
 
 
-def staying(executor: str, go: Path) -> TaskCall[str]:
-    return STAYING[executor].bind(str(go))
-
-
-async def first_line(engine: Engine, handle: TaskHandle[Any]) -> None:
-    """Wait until the body has logged something, which means that it is at work."""
-    with anyio.fail_after(60):
-        while not await engine.logs(handle):
-            await anyio.sleep(0.02)
+def staying(executor: str, go: Sign) -> TaskCall[str]:
+    return STAYING[executor].bind(go.path)
 
 
 class JumpingClock(SystemClock):
@@ -67,10 +61,10 @@ class JumpingClock(SystemClock):
 # --- stop -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-async def test_a_stop_is_answered_at_the_next_checkpoint(store: Store, executor: str, go: Path) -> None:
+@EVERYWHERE
+async def test_a_stop_is_answered_at_the_next_checkpoint(store: Store, executor: str, go: Sign) -> None:
     call = stepping(executor, go)
-    async with Engine(store, tasks=[STEPPING[executor]], stop_grace=3600) as engine:
+    async with Engine(store, tasks=[STEPPING[executor]], stop_grace=3600, shutdown_grace=0) as engine:
         handle = await engine.submit(call)
         await reach(engine, handle, State.RUNNING)
         with anyio.fail_after(20):
@@ -96,7 +90,7 @@ async def test_a_body_is_told_why_it_is_to_stop(store: Store) -> None:
             assert ctx.is_stop_requested
             raise
 
-    async with Engine(store, tasks=[listen]) as engine:
+    async with Engine(store, tasks=[listen], shutdown_grace=0) as engine:
         handle = await engine.submit(TaskCall.of("listen"))
         await reach(engine, handle, State.RUNNING)
         assert (await handle.stop(reason="the disk is full")).state is State.STOPPED
@@ -111,36 +105,36 @@ async def test_except_exception_does_not_swallow_a_stop(store: Store) -> None:
             except Exception:
                 continue
 
-    async with Engine(store, tasks=[careless], stop_grace=3600) as engine:
+    async with Engine(store, tasks=[careless], stop_grace=3600, shutdown_grace=0) as engine:
         handle = await engine.submit(TaskCall.of("careless"))
         await reach(engine, handle, State.RUNNING)
         with anyio.fail_after(20):
             assert (await handle.stop()).state is State.STOPPED
 
 
-@pytest.mark.parametrize("executor", ["loop", "process"])
-async def test_a_stop_uses_force_after_the_grace(store: Store, executor: str, go: Path) -> None:
-    async with Engine(store, tasks=[STAYING[executor]], stop_grace=0.3, kill_grace=30) as engine:
+@pytest.mark.parametrize(("store", "executor"), [PLACES[0], PLACES[1], PLACES[3]], indirect=["store"])
+async def test_a_stop_uses_force_after_the_grace(store: Store, executor: str, go: Sign) -> None:
+    async with Engine(store, tasks=[STAYING[executor]], stop_grace=0.3, kill_grace=30, shutdown_grace=0) as engine:
         handle = await engine.submit(staying(executor, go))
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         begin = anyio.current_time()
         ended = await handle.stop(reason="now")
         assert ended.state is State.STOPPED
         assert 0.29 <= anyio.current_time() - begin < 20
 
 
-async def test_a_thread_that_does_not_listen_is_lost_after_both_graces(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[STAYING["thread"]], stop_grace=0.1, kill_grace=0.1) as engine:
+async def test_a_thread_that_does_not_listen_is_lost_after_both_graces(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[STAYING["thread"]], stop_grace=0.1, kill_grace=0.1, shutdown_grace=0) as engine:
         handle = await engine.submit(staying("thread", go))
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         ended = await handle.stop()
         assert ended.state is State.LOST
-        go.touch()
+        go.give()
     assert ended.wish is not None
 
 
 async def test_a_body_that_takes_no_context_is_ended_by_force_at_once(store: Store) -> None:
-    async with Engine(store, tasks=[sleep_long], stop_grace=3600) as engine:
+    async with Engine(store, tasks=[sleep_long], stop_grace=3600, shutdown_grace=0) as engine:
         handle = await engine.submit(sleep_long.bind())
         await reach(engine, handle, State.RUNNING)
         with anyio.fail_after(20):
@@ -154,7 +148,7 @@ async def test_a_thread_that_takes_no_context_has_the_time_of_force_to_return(st
         release.wait()
         return "returned"
 
-    async with Engine(store, tasks=[wait], stop_grace=3600, kill_grace=60) as engine:
+    async with Engine(store, tasks=[wait], stop_grace=3600, kill_grace=60, shutdown_grace=0) as engine:
         handle = await engine.submit(TaskCall.of("wait"))
         await reach(engine, handle, State.RUNNING)
         assert (await handle.stop(timeout=0)).state is State.STOPPING
@@ -163,7 +157,7 @@ async def test_a_thread_that_takes_no_context_has_the_time_of_force_to_return(st
 
 
 async def test_waiting_tasks_are_stopped_at_once_in_every_state(store: Store) -> None:
-    async with Engine(store, tasks=[fail_until]) as engine:
+    async with Engine(store, tasks=[fail_until], shutdown_grace=0) as engine:
         retrying = await engine.submit(fail_until.bind(9), retry=SLOWLY)
         await reach(engine, retrying, State.RETRY_WAIT)
         scheduled = await engine.submit(fail_until.bind(1), delay=3600)
@@ -193,10 +187,10 @@ async def test_a_claimed_task_that_has_not_begun_is_stopped_and_never_begins(sto
     assert begun == [0]
 
 
-async def test_a_cancel_after_a_stop_does_not_wait_for_the_grace(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[STAYING["loop"]], stop_grace=3600) as engine:
+async def test_a_cancel_after_a_stop_does_not_wait_for_the_grace(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[STAYING["loop"]], stop_grace=3600, shutdown_grace=0) as engine:
         handle = await engine.submit(staying("loop", go))
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         assert (await engine.stop(handle, actor="anna", timeout=0)).state is State.STOPPING
         with anyio.fail_after(20):
             ended = await engine.cancel(handle, actor="bert", reason="at once")
@@ -215,7 +209,7 @@ async def test_a_stop_after_a_cancel_changes_nothing(store: Store) -> None:
             with anyio.CancelScope(shield=True):
                 await release.wait()
 
-    async with Engine(store, tasks=[stubborn], kill_grace=60) as engine:
+    async with Engine(store, tasks=[stubborn], kill_grace=60, shutdown_grace=0) as engine:
         handle = await engine.submit(TaskCall.of("stubborn"))
         await reach(engine, handle, State.RUNNING)
         assert (await engine.cancel(handle, actor="anna", timeout=0)).state is State.STOPPING
@@ -236,7 +230,7 @@ async def test_a_value_that_is_returned_after_the_stop_wins(store: Store) -> Non
         except TaskStopped:
             return "half"
 
-    async with Engine(store, tasks=[salvage]) as engine:
+    async with Engine(store, tasks=[salvage], shutdown_grace=0) as engine:
         handle = await engine.submit(TaskCall.of("salvage"))
         await reach(engine, handle, State.RUNNING)
         ended = await handle.stop()
@@ -251,7 +245,7 @@ async def test_a_body_that_raises_when_stopped_ends_stopped_with_its_error_noted
         except TaskStopped:
             raise ValueError("while tidying up") from None
 
-    async with Engine(store, tasks=[clumsy]) as engine:
+    async with Engine(store, tasks=[clumsy], shutdown_grace=0) as engine:
         handle = await engine.submit(TaskCall.of("clumsy"))
         await reach(engine, handle, State.RUNNING)
         ended = await handle.stop()
@@ -270,7 +264,7 @@ async def test_a_stop_that_leaves_through_a_task_group_is_no_error(store: Store)
             tg.start_soon(step)
             tg.start_soon(step)
 
-    async with Engine(store, tasks=[grouped]) as engine:
+    async with Engine(store, tasks=[grouped], shutdown_grace=0) as engine:
         handle = await engine.submit(TaskCall.of("grouped"))
         await reach(engine, handle, State.RUNNING)
         ended = await handle.stop()
@@ -285,7 +279,7 @@ async def test_stop_racing_with_completion_always_agrees_with_the_row(store: Sto
             await ctx.acheckpoint()
         return steps
 
-    async with Engine(store, tasks=[brief], concurrency=20) as engine:
+    async with Engine(store, tasks=[brief], concurrency=20, shutdown_grace=0) as engine:
         seen: dict[str, State] = {}
 
         async def race() -> None:
@@ -307,7 +301,7 @@ async def test_stop_racing_with_completion_always_agrees_with_the_row(store: Sto
 
 
 async def test_requests_about_nobody_are_refused(store: Store) -> None:
-    async with Engine(store, tasks=[add]) as engine:
+    async with Engine(store, tasks=[add], shutdown_grace=0) as engine:
         for ask in (engine.stop, engine.cancel, engine.pause, engine.resume, engine.explain):
             with pytest.raises(TaskNotFound):
                 await ask("nobody")
@@ -323,9 +317,9 @@ async def test_requests_about_nobody_are_refused(store: Store) -> None:
 # --- pause and resume of bodies ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-async def test_a_paused_body_stands_still_and_goes_on_when_it_is_resumed(store: Store, executor: str, go: Path) -> None:
-    async with Engine(store, tasks=[STEPPING[executor]], shutdown_grace=0, pause_window=60) as engine:
+@EVERYWHERE
+async def test_a_paused_body_stands_still_and_goes_on_when_it_is_resumed(store: Store, executor: str, go: Sign) -> None:
+    async with Engine(store, tasks=[STEPPING[executor]], shutdown_grace=0, pause_window=15) as engine:
         handle = await engine.submit(stepping(executor, go))
         await reach(engine, handle, State.RUNNING)
         assert await engine.pause(handle, reason="lunch", actor="anna")
@@ -335,7 +329,7 @@ async def test_a_paused_body_stands_still_and_goes_on_when_it_is_resumed(store: 
         assert (task.wish.actor, task.wish.reason) == ("anna", "lunch")
         stats = await engine.stats()
         assert (stats.slots_paused, stats.slots_used) == (1, 1)
-        go.touch()  # It would return at its next step.
+        go.give()  # It would return at its next step.
         with anyio.move_on_after(0.2):
             await handle.wait()
         assert (await handle.task()).state is State.PAUSED
@@ -349,17 +343,17 @@ async def test_a_paused_body_stands_still_and_goes_on_when_it_is_resumed(store: 
         assert (await handle.task()).wish is None
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@EVERYWHERE
 async def test_a_missed_pause_is_taken_back_and_the_next_checkpoint_does_not_block(
-    store: Store, executor: str, go: Path
+    store: Store, executor: str, go: Sign
 ) -> None:
-    async with Engine(store, tasks=[STAYING[executor]], pause_window=0.1) as engine:
+    async with Engine(store, tasks=[STAYING[executor]], pause_window=0.1, shutdown_grace=0) as engine:
         handle = await engine.submit(staying(executor, go))
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         assert await handle.pause() is False
         task = await handle.task()
         assert (task.state, task.held, task.wish) == (State.RUNNING, None, None)
-        go.touch()
+        go.give()
         with anyio.fail_after(30):
             assert (await handle.wait()).value == "done"
 
@@ -373,19 +367,48 @@ async def test_a_body_that_takes_no_context_misses_a_pause_at_once(store: Store)
         assert (await handle.task()).state is State.RUNNING
 
 
-async def test_a_body_can_be_paused_again_and_again(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[step_on_loop]) as engine:
+async def test_a_body_can_be_paused_again_and_again(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[step_on_loop], shutdown_grace=0) as engine:
         handle = await engine.submit(stepping("loop", go))
         await reach(engine, handle, State.RUNNING)
         for _ in range(5):
             assert await handle.pause()
             assert await handle.resume()
-        go.touch()
+        go.give()
         with anyio.fail_after(30):
             assert (await handle.wait()).ok
 
 
-async def test_pausing_twice_is_one_pause(store: Store, go: Path) -> None:
+@EVERYWHERE
+async def test_a_paused_body_that_is_resumed_and_paused_at_once_is_paused_again(
+    store: Store, executor: str, go: Sign
+) -> None:
+    """Both requests may be stored in one transaction, before the body has noticed either."""
+    async with Engine(store, tasks=[STEPPING[executor]], pause_window=3, shutdown_grace=0) as engine:
+        handle = await engine.submit(stepping(executor, go))
+        await reach(engine, handle, State.RUNNING)
+        answers: list[bool] = []
+
+        async def pause() -> None:
+            answers.append(await handle.pause())
+
+        assert await handle.pause()
+        for _ in range(5):
+            async with anyio.create_task_group() as tg:
+                tg.start_soon(handle.resume)
+                tg.start_soon(pause)
+            asked = [m.trigger for m in await handle.history() if m.trigger.value.startswith("user:")]
+            if asked[-1] is Trigger.USER_RESUME:  # It was asked to pause first, and was paused already.
+                assert await handle.pause()
+            assert (await handle.task()).state is State.PAUSED
+        assert answers == [True] * 5
+        go.give()
+        assert await handle.resume()
+        with anyio.fail_after(30):
+            assert (await handle.wait()).ok
+
+
+async def test_pausing_twice_is_one_pause(store: Store, go: Sign) -> None:
     answers: list[bool] = []
     async with Engine(store, tasks=[step_on_loop], shutdown_grace=0) as engine:
         handle = await engine.submit(stepping("loop", go))
@@ -416,10 +439,10 @@ async def test_resuming_what_is_not_paused_is_fine_and_changes_nothing(store: St
             assert await handle.task() == before
 
 
-async def test_resume_before_the_checkpoint_takes_the_pause_back(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[STAYING["loop"]], pause_window=60) as engine:
+async def test_resume_before_the_checkpoint_takes_the_pause_back(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[STAYING["loop"]], pause_window=15, shutdown_grace=0) as engine:
         handle = await engine.submit(staying("loop", go))
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         answers: list[bool] = []
         async with anyio.create_task_group() as tg:
 
@@ -430,15 +453,15 @@ async def test_resume_before_the_checkpoint_takes_the_pause_back(store: Store, g
             await reach(engine, handle, State.PAUSING)
             assert await handle.resume()
         assert answers == [False]
-        go.touch()
+        go.give()
         with anyio.fail_after(30):
             assert (await handle.wait()).ok
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@EVERYWHERE
 @pytest.mark.parametrize("end", ["stop", "cancel"])
-async def test_a_paused_body_can_be_ended(store: Store, executor: str, end: str, go: Path) -> None:
-    async with Engine(store, tasks=[STEPPING[executor]], stop_grace=3600, pause_window=60) as engine:
+async def test_a_paused_body_can_be_ended(store: Store, executor: str, end: str, go: Sign) -> None:
+    async with Engine(store, tasks=[STEPPING[executor]], stop_grace=3600, pause_window=15, shutdown_grace=0) as engine:
         handle = await engine.submit(stepping(executor, go))
         await reach(engine, handle, State.RUNNING)
         assert await handle.pause()
@@ -448,10 +471,10 @@ async def test_a_paused_body_can_be_ended(store: Store, executor: str, end: str,
         assert (await engine.stats()).slots_paused == 0
 
 
-async def test_a_stop_overtakes_a_pause_that_is_not_reached_yet(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[STAYING["loop"]], pause_window=60, stop_grace=60) as engine:
+async def test_a_stop_overtakes_a_pause_that_is_not_reached_yet(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[STAYING["loop"]], pause_window=15, stop_grace=60, shutdown_grace=0) as engine:
         handle = await engine.submit(staying("loop", go))
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         answers: list[bool] = []
         async with anyio.create_task_group() as tg:
 
@@ -463,15 +486,15 @@ async def test_a_stop_overtakes_a_pause_that_is_not_reached_yet(store: Store, go
             assert (await handle.stop(timeout=0)).state is State.STOPPING
             assert not await handle.pause()
             assert not await handle.resume()
-            go.touch()
+            go.give()
             with anyio.fail_after(30):
                 await handle.wait()
         assert answers == [False]
         assert (await handle.task()).state is State.STOPPED
 
 
-async def test_a_paused_body_keeps_its_slot(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[step_on_loop, add], concurrency=1) as engine:
+async def test_a_paused_body_keeps_its_slot(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[step_on_loop, add], concurrency=1, shutdown_grace=0) as engine:
         handle = await engine.submit(stepping("loop", go))
         await reach(engine, handle, State.RUNNING)
         assert await handle.pause()
@@ -479,18 +502,18 @@ async def test_a_paused_body_keeps_its_slot(store: Store, go: Path) -> None:
         with anyio.move_on_after(0.2):
             await other.wait()
         assert (await other.task()).started_at is None
-        go.touch()
+        go.give()
         assert await handle.resume()
         with anyio.fail_after(30):
             assert (await other.wait()).value == 1
 
 
-@pytest.mark.parametrize("executor", ["loop", "thread"])
+@HERE
 async def test_attempt_and_idle_clocks_stand_still_while_a_body_is_paused(
-    store: Store, executor: str, go: Path
+    store: Store, executor: str, go: Sign
 ) -> None:
     clock = JumpingClock()
-    async with Engine(store, tasks=[STEPPING[executor]], clock=clock, pause_window=60) as engine:
+    async with Engine(store, tasks=[STEPPING[executor]], clock=clock, pause_window=15, shutdown_grace=0) as engine:
         handle = await engine.submit(stepping(executor, go), timeout=Timeouts(attempt=100, idle=100))
         await reach(engine, handle, State.RUNNING)
         for _ in range(3):
@@ -498,14 +521,14 @@ async def test_attempt_and_idle_clocks_stand_still_while_a_body_is_paused(
             clock.ahead += 1000
             assert await handle.resume()
         assert await handle.pause()  # It comes to checkpoints, so it was not timed out.
-        go.touch()
+        go.give()
         assert await handle.resume()
         with anyio.fail_after(30):
             assert (await handle.wait()).ok
 
 
-async def test_the_total_clock_runs_while_a_body_is_paused(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[step_on_loop], stop_grace=60) as engine:
+async def test_the_total_clock_runs_while_a_body_is_paused(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[step_on_loop], stop_grace=60, shutdown_grace=0) as engine:
         handle = await engine.submit(stepping("loop", go), timeout=Timeouts(total=1.0))
         await reach(engine, handle, State.RUNNING)
         assert await handle.pause()
@@ -524,7 +547,6 @@ async def test_a_pause_of_a_body_that_ends_first_holds_what_goes_on(store: Store
     release = anyio.Event()
 
     async def ends(ctx: TaskContext, end: str) -> str:
-        ctx.log("begun")
         await release.wait()
         if end == "snooze":
             ctx.snooze(0)
@@ -533,10 +555,10 @@ async def test_a_pause_of_a_body_that_ends_first_holds_what_goes_on(store: Store
         return end
 
     attempts = 1 if end == "failure" else 3
-    async with Engine(store, tasks=[ends], pause_window=60) as engine:
+    async with Engine(store, tasks=[ends], pause_window=15, shutdown_grace=0) as engine:
         retry = RetryPolicy(base=0, cap=0, max_attempts=attempts)
         handle = await engine.submit(TaskCall.of("ends", end), retry=retry)
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         answers: list[bool] = []
         async with anyio.create_task_group() as tg:
 
@@ -574,7 +596,7 @@ async def test_pause_racing_with_completion_is_never_a_lie(store: Store) -> None
             await ctx.acheckpoint()
         return steps
 
-    async with Engine(store, tasks=[brief], concurrency=20, pause_window=60) as engine:
+    async with Engine(store, tasks=[brief], concurrency=20, pause_window=15, shutdown_grace=0) as engine:
         count = 0
 
         async def race() -> None:
@@ -603,7 +625,7 @@ async def test_pause_racing_with_completion_is_never_a_lie(store: Store) -> None
 
 
 async def test_paused_waiting_tasks_do_not_run_until_resumed_also_after_a_restart(store: Store) -> None:
-    async with Engine(store, tasks=[add, fail_until]) as engine:
+    async with Engine(store, tasks=[add, fail_until], shutdown_grace=0) as engine:
         retrying = await engine.submit(fail_until.bind(2), retry=RetryPolicy(base=0.3, cap=0.3, jitter=0))
         await reach(engine, retrying, State.RETRY_WAIT)
         assert await engine.pause(retrying, actor="anna", reason="look first")
@@ -612,7 +634,7 @@ async def test_paused_waiting_tasks_do_not_run_until_resumed_also_after_a_restar
     async with Engine(same_store(store)) as client:
         queued = await client.submit(add.bind(2))
         assert await queued.pause()
-    async with Engine(same_store(store), tasks=[add, fail_until]) as engine:
+    async with Engine(same_store(store), tasks=[add, fail_until], shutdown_grace=0) as engine:
         for handle in (retrying, scheduled, queued):
             await reach(engine, handle, State.QUEUED)  # Time goes on, and they are passed over.
         last = await engine.submit(add.bind(3))
@@ -632,20 +654,20 @@ async def test_paused_waiting_tasks_do_not_run_until_resumed_also_after_a_restar
                 assert (await (await engine.handle(handle)).wait()).ok
 
 
-async def test_a_claimed_task_that_has_not_begun_is_held_when_it_is_paused(store: Store, go: Path) -> None:
+async def test_a_claimed_task_that_has_not_begun_is_held_when_it_is_paused(store: Store, go: Sign) -> None:
     begun: list[int] = []
 
     async def note(n: int) -> None:
         begun.append(n)
 
-    async with Engine(store, tasks=[note, STAYING["loop"]], concurrency=1) as engine:
+    async with Engine(store, tasks=[note, STAYING["loop"]], concurrency=1, shutdown_grace=0) as engine:
         assert await engine.wait_all(await engine.submit_many([TaskCall.of("note", 0)] * 30), timeout=30)
         begun.clear()
         first = await engine.submit(staying("loop", go))
         second, third = await engine.submit_many([TaskCall.of("note", n) for n in (1, 2)])
-        await first_line(engine, first)
+        await reach(engine, first, State.RUNNING)
         assert await second.pause()
-        go.touch()
+        go.give()
         with anyio.fail_after(30):
             assert (await third.wait()).ok
         task = await second.task()
@@ -658,12 +680,12 @@ async def test_a_claimed_task_that_has_not_begun_is_held_when_it_is_paused(store
     assert begun == [2, 1]
 
 
-async def test_a_pause_taken_back_before_the_claim_is_given_back_loses_nothing(store: Store, go: Path) -> None:
-    async with Engine(store, tasks=[add, STAYING["loop"]], concurrency=1) as engine:
+async def test_a_pause_taken_back_before_the_claim_is_given_back_loses_nothing(store: Store, go: Sign) -> None:
+    async with Engine(store, tasks=[add, STAYING["loop"]], concurrency=1, shutdown_grace=0) as engine:
         assert await engine.wait_all(await engine.submit_many([add.bind(0)] * 30), timeout=30)
         first = await engine.submit(staying("loop", go))
         rest = await engine.submit_many([add.bind(n) for n in range(5)])
-        await first_line(engine, first)
+        await reach(engine, first, State.RUNNING)
         async with anyio.create_task_group() as tg:
             for handle in rest:
                 tg.start_soon(handle.pause)
@@ -672,59 +694,55 @@ async def test_a_pause_taken_back_before_the_claim_is_given_back_loses_nothing(s
                 tg.start_soon(handle.resume)
         for handle in rest:
             assert await handle.resume()
-        go.touch()
+        go.give()
         assert await engine.wait_all(rest, timeout=30)
 
 
 # --- pauses and the engine's end --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@EVERYWHERE
 async def test_leaving_with_a_paused_body_is_quick_and_leaves_it_queued_and_held(
-    store: Store, executor: str, go: Path
+    store: Store, executor: str, go: Sign
 ) -> None:
     with anyio.fail_after(60):
-        async with Engine(store, tasks=[STEPPING[executor]], shutdown_grace=3600, pause_window=60) as engine:
+        async with Engine(store, tasks=[STEPPING[executor]], shutdown_grace=3600, pause_window=15) as engine:
             handle = await engine.submit(stepping(executor, go))
             await reach(engine, handle, State.RUNNING)
             assert await engine.pause(handle, actor="anna", reason="lunch")
-    async with Engine(same_store(store), tasks=[STEPPING[executor]]) as engine:
+    async with Engine(same_store(store), tasks=[STEPPING[executor]], shutdown_grace=0) as engine:
         task = await engine.get(handle.id)
         assert (task.state, task.charged, task.attempt) == (State.QUEUED, 0, 1)
         assert task.held is not None
         assert (task.held.actor, task.held.reason) == ("anna", "lunch")
-        go.touch()
+        go.give()
         assert await engine.resume(handle.id)
         with anyio.fail_after(30):
             assert (await (await engine.handle(handle.id)).wait()).ok
 
 
-@pytest.mark.parametrize("executor", ["loop", "thread"])
+@HERE
 async def test_a_pause_that_is_reached_while_the_engine_is_left_does_not_cost_the_grace(
-    store: Store, executor: str, go: Path
+    store: Store, executor: str, go: Sign
 ) -> None:
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tg:
-            async with Engine(store, tasks=[STAYING[executor]], shutdown_grace=3600, pause_window=3600) as engine:
-                handle = await engine.submit(staying(executor, go))
-                await first_line(engine, handle)
-
-                async def pause() -> None:
-                    assert await handle.pause()
-
-                tg.start_soon(pause)
-                await reach(engine, handle, State.PAUSING)
-                threading.Timer(0.3, go.touch).start()  # Once the engine has begun to end.
+    begin = anyio.current_time()
+    async with Engine(store, tasks=[STAYING[executor]], shutdown_grace=6, pause_window=3600) as engine:
+        handle = await engine.submit(staying(executor, go))
+        await reach(engine, handle, State.RUNNING)
+        assert await engine.pause_many(ids=[handle]) == 1
+        await reach(engine, handle, State.PAUSING)
+        threading.Timer(0.3, go.give).start()  # Once the engine has begun to end.
+    assert anyio.current_time() - begin < 5
     async with Engine(same_store(store)) as client:
         task = await client.get(handle.id)
     assert task.state is State.QUEUED
     assert task.held is not None
 
 
-async def test_leaving_while_a_pause_is_not_reached_leaves_it_queued_and_held(store: Store, go: Path) -> None:
+async def test_leaving_while_a_pause_is_not_reached_leaves_it_queued_and_held(store: Store, go: Sign) -> None:
     async with Engine(store, tasks=[STAYING["loop"]], shutdown_grace=0, pause_window=3600) as engine:
         handle = await engine.submit(staying("loop", go))
-        await first_line(engine, handle)
+        await reach(engine, handle, State.RUNNING)
         assert await engine.pause_many(ids=[handle], actor="anna") == 1
         await reach(engine, handle, State.PAUSING)
     async with Engine(same_store(store)) as client:
@@ -737,7 +755,7 @@ async def test_leaving_while_a_pause_is_not_reached_leaves_it_queued_and_held(st
 # --- many -------------------------------------------------------------------------------------------------------
 
 
-async def test_many_are_asked_by_filter_and_counted(store: Store, go: Path) -> None:
+async def test_many_are_asked_by_filter_and_counted(store: Store, go: Sign) -> None:
     async with Engine(store, tasks=[step_on_loop, add], shutdown_grace=0) as engine:
         bodies = await engine.submit_many([stepping("loop", go)] * 3)
         for handle in bodies:
@@ -783,7 +801,7 @@ async def test_an_empty_filter_is_refused_and_an_empty_list_matches_nothing(stor
             with pytest.raises(InvalidOption):
                 await ask()
             with pytest.raises(InvalidOption):
-                await ask(name=None, tag=None)
+                await ask(name=None, tag=None)  # type: ignore[arg-type]
             with pytest.raises(InvalidOption):
                 await ask(lable="x")  # type: ignore[call-arg]  # that is the fault to be shown
             with pytest.raises(InvalidOption):

@@ -12,13 +12,18 @@ from contextlib import suppress
 import click
 
 import taskengine
-from taskengine.cli.changing import cancel, delete, requeue
+from taskengine.cli.captured import logs
+from taskengine.cli.changing import cancel, pause, resume, stop
 from taskengine.cli.demo import demo
-from taskengine.cli.looking import history, ps, stats, status
+from taskengine.cli.finished import delete, requeue
+from taskengine.cli.holding import hold, holds, release
+from taskengine.cli.listing import dead, ps
+from taskengine.cli.looking import explain, history, stats, status
 from taskengine.cli.options import shared_options
 from taskengine.cli.output import note, plain
 from taskengine.cli.run import run_command
 from taskengine.cli.submit import submit
+from taskengine.cli.top import top
 from taskengine.cli.worker import worker
 from taskengine.core.errors import TaskEngineError
 
@@ -32,7 +37,14 @@ def cli() -> None:
     """Submit, run and look after durable tasks in a database file."""
 
 
-for _command in (demo, submit, worker, run_command, ps, status, history, cancel, requeue, delete, stats):
+_COMMANDS = (
+    *(demo, submit, worker, run_command),
+    *(ps, top, status, history, explain, logs, stats),
+    *(stop, cancel, pause, resume, hold, release, holds),
+    *(dead, requeue, delete),
+)
+
+for _command in _COMMANDS:
     cli.add_command(_command)
 
 

@@ -1,5 +1,6 @@
 """Commands that ask something of tasks that have not ended: `cancel`, `stop`, `pause`, `resume`; of one or of many."""
 
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ _SECONDS = click.FloatRange(min=0)
 @actor_option
 @click.option("--timeout", "--wait", "timeout", type=_SECONDS, help="Seconds to wait for the end.  [default: 10]")
 @click.pass_obj
-def cancel(shared: Shared, reason: str | None, actor: str, timeout: float | None, **which: Any) -> int:
+def cancel(shared: Shared, /, reason: str | None, actor: str, timeout: float | None, **which: Any) -> int:
     """Cancel a task at once, and wait for its end; or many, without waiting.
 
     A task that another process runs is ended by that process; if it has not done so in time, the request stands, this
@@ -52,7 +53,7 @@ def cancel(shared: Shared, reason: str | None, actor: str, timeout: float | None
 @actor_option
 @click.option("--timeout", type=_SECONDS, help="Seconds to wait for the end.  [default: 14]")
 @click.pass_obj
-def stop(shared: Shared, reason: str | None, actor: str, timeout: float | None, **which: Any) -> int:
+def stop(shared: Shared, /, reason: str | None, actor: str, timeout: float | None, **which: Any) -> int:
     """Stop a task at its next checkpoint, and wait for its end; or many, without waiting.
 
     A body that comes to no checkpoint within the worker's --stop-grace is ended by force. If nothing has come of it in
@@ -96,7 +97,7 @@ def _end(shared: Shared, wished: State, ask: "Callable[[Engine], Awaitable[Task]
 @reason_option
 @actor_option
 @click.pass_obj
-def pause(shared: Shared, reason: str | None, actor: str, **which: Any) -> int:
+def pause(shared: Shared, /, reason: str | None, actor: str, **which: Any) -> int:
     """Pause a task at its next checkpoint, or hold it if it has no body; or many, without waiting.
 
     Prints `paused` or `held`. A body that comes to no checkpoint in time goes on, and the exit code is 1.
@@ -136,7 +137,7 @@ async def _why_not_paused(engine: "Engine", task: Task) -> str:
 @reason_option
 @actor_option
 @click.pass_obj
-def resume(shared: Shared, reason: str | None, actor: str, **which: Any) -> int:
+def resume(shared: Shared, /, reason: str | None, actor: str, **which: Any) -> int:
     """Let a paused or held task go on; or many, without waiting.
 
     Prints `resumed`. A task that is held with others by `hold` needs a `release`; the exit code is 1 then.
@@ -165,8 +166,8 @@ def _why_not_resumed(task: Task) -> str:
         return _ending(task)
     if task.held is not None and task.held.by is not None:
         scope, _, target = task.held.by.partition(":")
-        words = f"--{scope} {plain(target)}" if target else ""
-        return f"it is held with others by {plain(task.held.actor)}; `taskengine release {words}` ends that"
+        words = f" --{scope} {plain(shlex.quote(target))}" if target else ""
+        return f"it is held with others by {plain(task.held.actor)}; `taskengine release{words}` ends that"
     return "the process that runs it has not answered; the request may still be carried out"
 
 

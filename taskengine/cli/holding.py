@@ -14,25 +14,20 @@ if TYPE_CHECKING:
     from taskengine.core.model import StandingHold
 
 
-class Until(click.ParamType):
-    """An instant: ISO 8601 with a zone, or seconds from now."""
-
-    name = "until"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Read it."""
-        if isinstance(value, datetime):
-            return value
-        text = str(value)
-        try:
-            at = now() + timedelta(seconds=float(text)) if text.startswith("+") else datetime.fromisoformat(text)
-        except (ValueError, OverflowError):
-            self.fail(f"{text!r} is neither an instant such as 2030-01-31T18:00:00Z nor seconds from now such as +600")
-        if at.tzinfo is None:
-            self.fail(f"{text!r} has no time zone; write {text}Z, or the zone such as +02:00 behind it")
-        if at <= now():
-            self.fail(f"{text!r} is over already")
-        return at
+def _read_until(context: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        at = now() + timedelta(seconds=float(text)) if text.startswith("+") else datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is neither an instant such as 2030-01-31T18:00:00Z nor seconds from now such as +600"
+        ) from None
+    if at.tzinfo is None:
+        raise click.BadParameter(f"{text!r} has no time zone; write a Z behind it, or the offset such as +02:00")
+    if at <= now():
+        raise click.BadParameter(f"{text!r} is over already")
+    return at
 
 
 def _scope_options(command: Any) -> Any:
@@ -66,7 +61,9 @@ def _refuse_both(name: str | None, tag: str | None) -> None:
 @_scope_options
 @click.option("--reason", help="Why; `holds` and `explain` tell it.")
 @actor_option
-@click.option("--until", type=Until(), metavar="WHEN", help="ISO 8601 with a zone, or +SECONDS: it ends by itself.")
+@click.option(
+    "--until", metavar="WHEN", callback=_read_until, help="ISO 8601 with a zone, or +SECONDS: it ends by itself."
+)
 @click.pass_obj
 def hold(
     shared: Shared, name: str | None, tag: str | None, reason: str | None, actor: str, until: datetime | None

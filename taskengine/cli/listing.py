@@ -28,7 +28,7 @@ PAGE = 1_000
 @click.option("--tag", help="Only tasks with this tag.")
 @click.option("--name", help="Only tasks of this name.")
 @click.pass_obj
-def ps(shared: Shared, held: bool, show_all: bool, limit: int, states: tuple[str, ...], **where: Any) -> int:
+def ps(shared: Shared, /, held: bool, show_all: bool, limit: int, states: tuple[str, ...], **where: Any) -> int:
     """List tasks that are not finished, newest first."""
     if held and (show_all or states):
         raise click.UsageError("--held tasks are those that wait; no --all or --state with it")
@@ -52,7 +52,7 @@ def ps(shared: Shared, held: bool, show_all: bool, limit: int, states: tuple[str
 @click.option("--tag", help="Only tasks with this tag.")
 @click.option("--name", help="Only tasks of this name.")
 @click.pass_obj
-def dead(shared: Shared, limit: int, **where: Any) -> int:
+def dead(shared: Shared, /, limit: int, **where: Any) -> int:
     """List dead letters, newest first: what failed for good or was lost, and was not requeued yet."""
 
     async def read() -> tuple[list[Task], bool]:

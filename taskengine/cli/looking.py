@@ -1,15 +1,14 @@
-"""Commands that read: `ps`, `status`, `history`, `stats`. None of them makes a database."""
+"""Commands that read: `status`, `history`, `explain`, `stats`. None of them makes a database."""
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from taskengine.cli.listing import now, with_hold
 from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, shared_options
 from taskengine.cli.output import (
     instant,
-    note,
     plain,
     run_async,
     say,
@@ -18,53 +17,12 @@ from taskengine.cli.output import (
     transition_as_json,
     write_json,
 )
-from taskengine.clock import SystemClock
-from taskengine.core.lifecycle import UNFINISHED, State
-from taskengine.core.model import Stats, Task, Transition, from_micros
+from taskengine.core.lifecycle import State
+from taskengine.core.model import Hold, Stats, Task, Transition
 
 if TYPE_CHECKING:
-    from taskengine.engine import Engine
-
-PAGE = 1_000
-
-
-@click.command(cls=EngineCommand)
-@shared_options
-@click.option("--all", "show_all", is_flag=True, help="Finished tasks as well.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Show the newest N.")
-@click.option("--state", "states", multiple=True, help="Only tasks in this state; repeatable.")
-@click.option("--tag", help="Only tasks with this tag.")
-@click.option("--name", help="Only tasks of this name.")
-@click.pass_obj
-def ps(shared: Shared, show_all: bool, limit: int, states: tuple[str, ...], tag: str | None, name: str | None) -> int:
-    """List tasks that are not finished, newest first."""
-    wanted: Sequence[State | str] | None = states or (None if show_all else sorted(UNFINISHED))
-
-    async def read() -> tuple[list[Task], bool]:
-        async with shared.client() as engine:
-            return await _newest(engine, limit, states=wanted, tag=tag, name=name)
-
-    tasks, is_more = run_async(read)
-    if shared.as_json:
-        write_json([task_as_json(task) for task in tasks])
-        return 0
-    from taskengine.cli.tables import task_table
-
-    show(task_table(tasks, now=_now()))
-    if is_more:
-        note(f"only the newest {limit:,} are shown; there are more (--limit N)")
-    return 0
-
-
-async def _newest(engine: "Engine", limit: int, **where: Any) -> tuple[list[Task], bool]:
-    tasks: list[Task] = []
-    cursor: str | None = None
-    while True:
-        page = await engine.list(limit=min(PAGE, limit - len(tasks)), cursor=cursor, **where)
-        tasks.extend(page)
-        cursor = page.next
-        if cursor is None or len(tasks) >= limit:
-            return tasks, cursor is not None
+    from taskengine.core.explain import Explanation
+    from taskengine.core.timeouts import Timeouts
 
 
 @click.command(cls=EngineCommand)
@@ -76,7 +34,7 @@ def status(shared: Shared, task_id: str) -> int:
 
     async def read() -> Task:
         async with shared.client() as engine:
-            return await engine.get(task_id)
+            return with_hold(await engine.get(task_id), await engine.holds())
 
     task = run_async(read)
     if shared.as_json:
@@ -88,31 +46,59 @@ def status(shared: Shared, task_id: str) -> int:
 
 def describe(task: Task) -> None:
     """Write what is known of a task for people, a line for each thing."""
-    from taskengine.cli.tables import elapsed
-
-    fields: dict[str, Any] = {
-        "id": task.id,
-        "name": task.name,
-        "state": task.state.value,
-        "attempts": f"{task.charged}/{task.max_attempts or '-'} charged, {task.attempt} begun",
-        "label": task.label,
-        "tags": " ".join(task.tags),
-        "key": task.idempotency_key,
-        "requeued from": task.requeued_from,
-        "held by": task.held.actor if task.held is not None else None,
-        "created": instant(task.created_at),
-        "due": instant(task.due_at) if task.started_at is None and not task.is_final else None,
-        "started": instant(task.started_at),
-        "finished": instant(task.finished_at),
-        "elapsed": elapsed(task, _now()),
-        "progress": task.progress,
-        "failure": task.error,
-    }
-    if task.state is State.SUCCEEDED:
-        fields["result"] = _short_json(task.result)
-    for name, value in fields.items():
+    for name, value in _facts(task):
         if value not in (None, ""):
             say(f"{name + ':':<15}{plain(value)}")
+
+
+def _facts(task: Task) -> Iterator[tuple[str, Any]]:
+    from taskengine.cli.tables import elapsed, progress
+
+    yield "id", task.id
+    yield "name", task.name
+    yield "state", task.state.value
+    yield "attempts", f"{task.charged}/{task.max_attempts or '-'} charged, {task.attempt} begun"
+    yield "label", task.label
+    yield "tags", " ".join(task.tags)
+    yield "key", task.idempotency_key
+    yield "requeued from", task.requeued_from
+    if task.held is not None:
+        yield "held by", _describe_hold(task.held)
+    if task.wish is not None and not task.is_final:
+        yield (
+            "asked",
+            f"{task.wish.kind.value} by {task.wish.actor}" + (f": {task.wish.reason}" * bool(task.wish.reason)),
+        )
+    yield "created", instant(task.created_at)
+    yield "due", instant(task.due_at) if task.started_at is None and not task.is_final else None
+    yield "started", instant(task.started_at)
+    yield "finished", instant(task.finished_at)
+    yield "elapsed", elapsed(task, now())
+    yield "timeouts", None if task.timeouts is None else _describe_timeouts(task.timeouts)
+    yield "deadline", instant(task.deadline_at)
+    yield "callbacks", ", ".join(f"on {end}: {name}" for end, name in task.callbacks.items())
+    yield "progress", progress(task.progress)
+    yield "failure", task.error
+    if task.state is State.SUCCEEDED:
+        yield "result", _short_json(task.result)
+
+
+def _describe_hold(hold: Hold) -> str:
+    parts = [hold.actor]
+    if hold.by is not None:
+        parts.append(f"with {hold.by.removesuffix(':')}")
+    if hold.until is not None:
+        parts.append(f"until {instant(hold.until)}")
+    return " ".join(parts) + (f": {hold.reason}" if hold.reason else "")
+
+
+def _describe_timeouts(timeouts: "Timeouts") -> str:
+    parts = []
+    for name in ("start", "attempt", "idle", "total"):
+        seconds = getattr(timeouts, name)
+        if seconds is not None:
+            parts.append(f"{name} {seconds:g}s" + (" (final)" if name in timeouts.final else ""))
+    return ", ".join(parts) or "none"
 
 
 def _short_json(value: Any) -> str:
@@ -145,6 +131,25 @@ def history(shared: Shared, task_id: str) -> int:
 
 @click.command(cls=EngineCommand)
 @shared_options
+@click.argument("task_id", metavar="ID")
+@click.pass_obj
+def explain(shared: Shared, task_id: str) -> int:
+    """Tell in one sentence why a task is not running, or that it is."""
+
+    async def read() -> "Explanation":
+        async with shared.client() as engine:
+            return await engine.explain(task_id)
+
+    found = run_async(read)
+    if shared.as_json:
+        write_json({"code": found.code, "sentence": found.sentence, "data": dict(found.data)})
+    else:
+        say(plain(found.sentence))
+    return 0
+
+
+@click.command(cls=EngineCommand)
+@shared_options
 @click.pass_obj
 def stats(shared: Shared) -> int:
     """Count tasks by state and by name."""
@@ -157,6 +162,8 @@ def stats(shared: Shared) -> int:
     counters = {
         name: getattr(found, name) for name in ("submitted", "completed", "failed", "retried", "unfinished", "queued")
     }
+    # Of all processes: this one runs nothing, so its own slots say nothing. A paused body keeps its slot.
+    counters["slots_paused"] = found.by_state[State.PAUSED.value]
     if shared.as_json:
         by_name = {name: dict(numbers) for name, numbers in found.by_name.items()}
         write_json({"by_state": dict(found.by_state), "by_name": by_name, **counters})
@@ -166,7 +173,3 @@ def stats(shared: Shared) -> int:
     show(stats_table(found))
     say("  ".join(f"{name} {number:,}" for name, number in counters.items()))
     return 0
-
-
-def _now() -> datetime:
-    return from_micros(SystemClock().now())

@@ -66,9 +66,7 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def ask_many(
-    shared: Shared, ask: "Callable[[Engine], Callable[..., Coroutine[Any, Any, int]]]", **options: Any
-) -> int:
+def ask_many(shared: Shared, ask: "Callable[[Engine], Callable[..., Coroutine[Any, Any, int]]]", **options: Any) -> int:
     """Make a request for many, and print how many were asked.
 
     Args:

@@ -19,9 +19,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 ENDED_OTHERWISE = 3
-"""Exit code: it worked, but the task has ended otherwise than succeeded (or, of `cancel`, than cancelled)."""
+"""Exit code: it worked, but the task has ended otherwise than succeeded (of `cancel` and `stop`: than asked)."""
 
 BACKENDS = ("asyncio", "trio")
+EXECUTORS = ("thread", "process", "inline")
 
 
 @define(eq=False)
@@ -145,6 +146,17 @@ def engine_options(command: F) -> F:
             help='"full" (default) survives power loss, "fast" only the process.',
         ),
         click.option(
+            "--stop-grace",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="How long a body has to reach a checkpoint after a stop, before force; default 10.",
+        ),
+        click.option(
+            "--default-executor",
+            type=click.Choice(EXECUTORS),
+            help="Where sync functions run that name no executor; default thread.",
+        ),
+        click.option(
             "--allow-host",
             "allow_hosts",
             metavar="HOST",
@@ -154,3 +166,9 @@ def engine_options(command: F) -> F:
     ):
         command = option(command)
     return backend_option(command)
+
+
+def engine_settings(*, stop_grace: float | None, default_executor: str | None) -> dict[str, Any]:
+    """Return the arguments of `Engine` that were given by these options."""
+    settings = {"stop_grace": stop_grace, "default_executor": default_executor}
+    return {name: value for name, value in settings.items() if value is not None}

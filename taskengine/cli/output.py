@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from taskengine.core.model import Failure, Task, Transition
+from taskengine.core.model import Failure, Hold, Progress, Task, Transition, Wish
 
 if TYPE_CHECKING:
     import anyio
     from anyio.abc import TaskStatus
 
     from taskengine.cli.tables import Table
+    from taskengine.core.timeouts import Timeouts
     from taskengine.ports import Downstream
 
 T = TypeVar("T")
@@ -155,14 +156,46 @@ def task_as_json(task: Task) -> dict[str, Any]:
         "finished_at": instant(task.finished_at),
         "duration_ms": task.duration_ms,
         "total_ms": task.total_ms,
-        "progress": task.progress,
-        "held": None
-        if task.held is None
-        else {"actor": task.held.actor, "reason": task.held.reason, "until": instant(task.held.until)},
+        "deadline_at": instant(task.deadline_at),
+        "progress": _progress_as_json(task.progress),
+        "held": _hold_as_json(task.held),
+        "wish": _wish_as_json(task.wish),
+        "timeouts": _timeouts_as_json(task.timeouts),
+        "callbacks": dict(task.callbacks),
         "result": task.result,
         "error": task.error,
         "failure": failure_as_json(task.failure),
     }
+
+
+def _progress_as_json(progress: Progress | None) -> dict[str, Any] | None:
+    if progress is None:
+        return None
+    return {
+        "done": progress.done,
+        "total": progress.total,
+        "unit": progress.unit,
+        "message": progress.message,
+        "fraction": progress.fraction,
+        "at": instant(progress.at),
+    }
+
+
+def _hold_as_json(hold: Hold | None) -> dict[str, Any] | None:
+    if hold is None:
+        return None
+    return {"actor": hold.actor, "reason": hold.reason, "until": instant(hold.until), "by": hold.by}
+
+
+def _wish_as_json(wish: Wish | None) -> dict[str, Any] | None:
+    return None if wish is None else {"kind": wish.kind.value, "actor": wish.actor, "reason": wish.reason}
+
+
+def _timeouts_as_json(timeouts: "Timeouts | None") -> dict[str, Any] | None:
+    if timeouts is None:
+        return None
+    seconds = {name: getattr(timeouts, name) for name in ("start", "attempt", "idle", "total")}
+    return {**seconds, "final": sorted(timeouts.final)}
 
 
 def failure_as_json(failure: Failure | None) -> dict[str, Any] | None:

@@ -7,11 +7,19 @@ import click
 
 from taskengine.cli.calls import given_options, known_tasks, make_call, parse_arguments, submit_options
 from taskengine.cli.looking import describe
-from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, engine_options, shared_options
+from taskengine.cli.options import (
+    ENDED_OTHERWISE,
+    EngineCommand,
+    Shared,
+    engine_options,
+    engine_settings,
+    shared_options,
+)
 from taskengine.cli.output import (
     closing,
     interrupted_by,
     note,
+    plain,
     run_async,
     stdout_as_stderr,
     task_as_json,
@@ -35,6 +43,8 @@ def run_command(
     backend: str,
     allow_hosts: tuple[str, ...],
     durability: str | None,
+    stop_grace: float | None,
+    default_executor: str | None,
     **given: Any,
 ) -> int:
     """Submit one task, run it here with its retries, and print how it ended; exit 3 unless it succeeded.
@@ -64,11 +74,15 @@ def run_command(
             # Left early only by Ctrl-C, and then at once.
             shutdown_grace=0.0,
             downstream=downstream,
+            **engine_settings(stop_grace=stop_grace, default_executor=default_executor),
         )
         async with interrupted_by(signal.SIGTERM), closing(downstream), engine:
             handle = await engine.submit(call, id=chosen, **options)
             if not handle.created:
                 note(f"the key belongs to task {handle.id}, which is not submitted again")
+            found = await engine.explain(handle.id)
+            if found.code.startswith("held"):
+                note(f"it will not begin before that ends: {plain(found.sentence)}")
             await handle.wait()
             return await engine.get(handle.id)
 

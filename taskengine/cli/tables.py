@@ -1,6 +1,6 @@
 """Tables of tasks, of a task's history and of counters: for a terminal through rich, elsewhere as lines of text."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,12 +10,13 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from taskengine.cli.output import plain
-from taskengine.core.model import Stats, Task, Transition
+from taskengine.core.model import Progress, StandingHold, Stats, Task, Transition
 
 NOTHING = "-"
 
 TASK_COLUMNS = ("TASK_ID", "NAME", "BUCKET", "STATUS", "ATTEMPT", "ELAPSED", "PROGRESS", "FAILURE")
 HISTORY_COLUMNS = ("VER", "FROM", "TO", "AT", "TRIGGER", "ACTOR", "REASON")
+HOLD_COLUMNS = ("SCOPE", "TARGET", "ACTOR", "SINCE", "UNTIL", "REASON")
 
 _MAX_CELL = 200
 """Characters; a stored error can be long."""
@@ -77,7 +78,8 @@ def task_table(tasks: Iterable[Task], *, now: datetime) -> Table:
         status = task.state.value + (" (held)" if task.held is not None else "")
         attempts = f"{task.charged}/{task.max_attempts if task.max_attempts is not None else NOTHING}"
         # Buckets do not exist yet; their column is there, so that scripts may count on its place.
-        rows.append(_row(task.id, task.name, NOTHING, status, attempts, elapsed(task, now), task.progress, task.error))
+        how_far = progress(task.progress)
+        rows.append(_row(task.id, task.name, NOTHING, status, attempts, elapsed(task, now), how_far, task.error))
     return Table(TASK_COLUMNS, tuple(rows))
 
 
@@ -85,11 +87,19 @@ def history_table(moves: Iterable[Transition]) -> Table:
     """Lay out the moves of one task, one a row."""
     rows = []
     for move in moves:
-        at = move.at.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-        rows.append(
-            _row(move.version, move.source.value, move.target.value, at, move.trigger.value, move.actor, move.reason)
-        )
+        moved = (move.source.value, move.target.value, _instant(move.at))
+        rows.append(_row(move.version, *moved, move.trigger.value, move.actor, move.reason))
     return Table(HISTORY_COLUMNS, tuple(rows))
+
+
+def hold_table(holds: Iterable[StandingHold]) -> Table:
+    """Lay out holds of many, one a row."""
+    rows = []
+    for hold in holds:
+        rows.append(
+            _row(hold.scope, hold.target, hold.actor, _instant(hold.created_at), _instant(hold.until), hold.reason)
+        )
+    return Table(HOLD_COLUMNS, tuple(rows))
 
 
 def stats_table(stats: Stats) -> Table:
@@ -107,6 +117,30 @@ def elapsed(task: Task, now: datetime) -> str:
     return duration(((task.finished_at or now) - task.started_at).total_seconds())
 
 
+def progress(said: Progress | None) -> str:
+    """Write what a body said of how far it is: `40%`, `3/10 files`, `17 rows`, and its message."""
+    if said is None:
+        return ""
+    parts = [_how_far(said), said.message]
+    return " ".join(part for part in parts if part)
+
+
+def _how_far(said: Progress) -> str:
+    unit = f" {said.unit}" if said.unit else ""
+    if said.done is None:
+        return ""
+    if said.fraction is None:
+        return _number(said.done) + unit
+    # Rounded down, so that 100% is said of what is done.
+    return f"{_number(said.done)}/{_number(said.total or 0)}{unit}" if unit else f"{int(said.fraction * 100 + 1e-9)}%"
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 1e15:
+        return f"{value:g}"
+    return f"{int(value):,}" if value == int(value) else f"{value:,.2f}"
+
+
 def duration(seconds: float) -> str:
     """Write a number of seconds for people: `0.3s`, `12.0s`, `3m05s`, `2h07m`, `4d03h`."""
     seconds = max(0.0, seconds)
@@ -117,6 +151,12 @@ def duration(seconds: float) -> str:
         if whole < size:
             return f"{whole // (small * 60)}{big_unit}{whole // small % 60:02}{small_unit}"
     return f"{whole // 86_400}d{whole // 3600 % 24:02}h"
+
+
+def _instant(at: datetime | None) -> str | None:
+    if at is None:
+        return None
+    return at.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _fit(cell: str, width: int) -> str:
@@ -130,7 +170,5 @@ def _row(*cells: Any) -> tuple[str, ...]:
 def _cell(value: Any) -> str:
     if value is None or value == "":
         return NOTHING
-    if isinstance(value, Mapping):
-        value = " ".join(f"{key}={item}" for key, item in value.items())
     text = plain(value)
     return text if len(text) <= _MAX_CELL else text[: _MAX_CELL - 1] + "…"

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskengine.cli.options import ENDED_OTHERWISE, EngineCommand, Shared, engine_options, shared_options
+from taskengine.cli.options import (
+    ENDED_OTHERWISE,
+    EngineCommand,
+    Shared,
+    engine_options,
+    engine_settings,
+    shared_options,
+)
 from taskengine.cli.output import closing, note, plain, run_async, stdout_as_stderr, write_json
 from taskengine.core.errors import EngineNotRunning
 from taskengine.core.lifecycle import FINAL, State
@@ -29,12 +36,14 @@ if TYPE_CHECKING:
 @click.pass_obj
 def worker(
     shared: Shared,
+    /,
     drain: bool,
     concurrency: int,
     grace: float,
     backend: str,
     allow_hosts: tuple[str, ...],
     durability: str | None,
+    **settings: Any,
 ) -> int:
     """Run tasks: http_post, and those of the modules named by --tasks.
 
@@ -56,6 +65,7 @@ def worker(
         durability=durability,
         shutdown_grace=grace,
         downstream=downstream,
+        **engine_settings(**settings),
     )
 
     async def work() -> list[dict[str, Any]]:

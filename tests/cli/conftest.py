@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from attrs import define
 
+from taskengine import Engine, State, TaskCall
 from taskengine.cli import main
 from taskengine.cli.local_downstream import Answer, LocalDownstream, serving
 
@@ -107,6 +109,49 @@ def serve() -> Iterator[Callable[[Mapping[str, Sequence[Answer]]], Server]]:
 
 
 @define(eq=False)
+class Beside:
+    """An engine that runs tasks in a loop of its own, beside the commands: another owner on their database."""
+
+    engine: Engine
+    portal: BlockingPortal
+
+    def wait_until(self, task_id: str, state: State) -> None:
+        """Wait until a task has moved to a state."""
+        self.portal.call(self._wait_until, task_id, state)
+
+    async def _wait_until(self, task_id: str, state: State) -> None:
+        async for event in self.engine.events(after=0):
+            if event.task_id == task_id and event.target is state:
+                return
+
+    def run(self, call: TaskCall[Any], **options: Any) -> str:
+        """Submit a call, wait until its body runs, and return its id."""
+
+        async def submit() -> str:
+            return (await self.engine.submit(call, **options)).id
+
+        task_id = self.portal.call(submit)
+        self.wait_until(task_id, State.RUNNING)
+        return task_id
+
+
+BesideMaker = Callable[..., Beside]
+
+
+@pytest.fixture
+def beside(cli: CommandLine) -> Iterator[BesideMaker]:
+    """Return a function that starts an engine with tasks and settings; it ends bodies at once when it is left."""
+    with ExitStack() as stack:
+
+        def start(*tasks: Any, backend: str = "asyncio", **settings: Any) -> Beside:
+            engine = Engine(cli.db, tasks=tasks, **{"shutdown_grace": 0, "kill_grace": 0.2, **settings})
+            portal = stack.enter_context(start_blocking_portal(backend))
+            return Beside(stack.enter_context(portal.wrap_async_context_manager(engine)), portal)
+
+        yield start
+
+
+@define(eq=False)
 class Processes:
     """Commands in processes of their own; none outlives the test."""
 
@@ -149,3 +194,9 @@ def await_line(process: "subprocess.Popen[str]", part: str) -> None:
         if part in line:
             return
     raise AssertionError(f"{part!r} never came: {''.join(seen)}")
+
+
+async def await_progress(engine: Engine, task_id: str) -> None:
+    """Wait until a body's report of how far it is has been stored."""
+    while (await engine.get(task_id)).progress is None:  # noqa: ASYNC110  # progress is no move, so no event tells of it
+        await anyio.sleep(0.01)

@@ -10,16 +10,21 @@ from taskengine import __version__
 from taskengine.cli import main
 from tests.cli.conftest import CommandLine, Processes
 
-COMMANDS = ("demo", "submit", "worker", "run", "ps", "status", "history", "cancel", "requeue", "delete", "stats")
+OF_ONE = ("status", "history", "explain", "logs", "stop", "cancel", "pause", "resume", "requeue", "delete")
+OF_ALL = ("ps", "top", "stats", "hold", "release", "holds", "dead")
+COMMANDS = ("demo", "submit", "worker", "run", *OF_ONE, *OF_ALL)
 NEED_A_FILE = (
-    ("ps",),
-    ("stats",),
-    ("status", "x"),
-    ("history", "x"),
-    ("cancel", "x"),
-    ("requeue", "x"),
-    ("delete", "x"),
+    *((command, "x") for command in OF_ONE),
+    *((command,) for command in OF_ALL),
+    *((command, "--all") for command in ("stop", "cancel", "pause", "resume")),
+    ("requeue", "--dead"),
 )
+
+
+def test_every_command_is_known_to_these_tests() -> None:
+    from taskengine.cli.app import cli as group
+
+    assert sorted(group.commands) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -79,7 +84,7 @@ def test_postgresql_is_refused_with_a_clear_word(cli: CommandLine) -> None:
     assert "no PostgreSQL store" in result.err
 
 
-@pytest.mark.parametrize("command", ["status", "history", "cancel", "requeue", "delete"])
+@pytest.mark.parametrize("command", OF_ONE)
 def test_unknown_id_is_told_in_one_line(cli: CommandLine, command: str) -> None:
     cli.submit("http://a.example/")
     result = cli(command, "nobody\n")
@@ -167,23 +172,23 @@ def test_reader_that_goes_away_is_no_error_message(cli: CommandLine, processes: 
 
 
 def test_errors_inside_groups_are_told_one_by_one(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from taskengine.cli import looking
+    from taskengine.cli import listing
 
     def fail(*_: object) -> None:
         raise BaseExceptionGroup("several", [OSError("disk"), ExceptionGroup("more", [ValueError("odd")])])
 
     cli.submit("http://a.example/")
-    monkeypatch.setattr(looking, "run_async", fail)
+    monkeypatch.setattr(listing, "run_async", fail)
     result = cli("ps")
     assert (result.code, result.err) == (1, "taskengine: disk\ntaskengine: ValueError: odd\n")
 
 
 def test_ctrl_c_exits_with_1(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from taskengine.cli import looking
+    from taskengine.cli import listing
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     cli.submit("http://a.example/")
-    monkeypatch.setattr(looking, "run_async", interrupt)
+    monkeypatch.setattr(listing, "run_async", interrupt)
     assert (cli("ps").code, os.path.exists(cli.db)) == (1, True)

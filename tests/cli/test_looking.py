@@ -1,8 +1,11 @@
+import os
 from datetime import UTC, datetime
 
 import pytest
 
-from tests.cli.conftest import CommandLine
+from taskengine import Timeouts
+from tests.cli.bodies import mourn, report
+from tests.cli.conftest import BesideMaker, CommandLine, await_progress
 
 URL = "http://a.example/"
 
@@ -69,6 +72,47 @@ def test_status_tells_everything_but_the_arguments(cli: CommandLine) -> None:
     whole = cli("status", task_id, "--json")
     assert whole.json["label"] == "a\nlabel\x1b[31m[red]"
     assert "hush" not in result.out + whole.out
+
+
+def test_status_tells_timeouts_callbacks_deadline_and_progress(cli: CommandLine, beside: BesideMaker) -> None:
+    there = beside(report, mourn)
+    task_id = there.run(
+        report.bind(), timeout=Timeouts(attempt=60, idle=0.5e3, total=3600, final=["idle"]), on_failure=mourn
+    )
+    there.portal.call(await_progress, there.engine, task_id)
+    out = cli("status", task_id).out
+    assert "timeouts:      attempt 60s, idle 500s (final), total 3600s\n" in out
+    assert "callbacks:     on failure: mourn\n" in out
+    assert "progress:      3/10 files reading\\x1b[2J\n" in out
+    (task,) = cli("ps", "--json").json
+    assert task["timeouts"] == {"start": None, "attempt": 60, "idle": 500, "total": 3600, "final": ["idle"]}
+    assert task["callbacks"] == {"failure": "mourn"}
+    deadline, created = (datetime.fromisoformat(task[name]) for name in ("deadline_at", "created_at"))
+    assert (deadline - created).total_seconds() == 3600
+    assert f"deadline:      {task['deadline_at']}\n" in out
+    said = {"done": 3, "total": 10, "unit": "files", "message": "reading\x1b[2J", "fraction": 0.3}
+    assert {key: value for key, value in task["progress"].items() if key != "at"} == said
+    assert datetime.fromisoformat(task["progress"]["at"]) >= created
+    assert cli("ps").out.splitlines()[1].split()[6:9] == ["3/10", "files", "reading\\x1b[2J"]
+
+
+def test_absent_parts_of_a_task_are_null_and_left_out(cli: CommandLine) -> None:
+    task_id = cli.submit(URL)
+    task = cli.state(task_id)
+    assert [task[name] for name in ("progress", "held", "deadline_at", "timeouts", "wish")] == [None] * 5
+    assert task["callbacks"] == {}
+    out = cli("status", task_id).out
+    assert not any(f"{word}:" in out for word in ("progress", "held by", "deadline", "timeouts", "callbacks", "asked"))
+
+
+def test_explanation_is_one_sentence_or_data(cli: CommandLine, beside: BesideMaker) -> None:
+    task_id = cli.submit(URL)
+    assert cli("explain", task_id).out == "no process is running tasks of this store\n"
+    beside(report)
+    unknown = cli("submit", "resize").out.strip()
+    found = cli("explain", unknown, "--json").json
+    assert (found["code"], found.keys()) == ("unknown_name", {"code", "sentence", "data"})
+    assert found["data"] == {"processes": [os.getpid()]}
 
 
 def test_status_of_a_task_that_ended_otherwise_exits_with_3(cli: CommandLine) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from taskengine.cli.output import instant, plain
 from taskengine.cli.tables import HISTORY_COLUMNS, TASK_COLUMNS, duration, history_table, task_table
 from taskengine.core.lifecycle import State, Trigger
-from taskengine.core.model import Failure, FailureKind, Hold, Task, Transition
+from taskengine.core.model import Failure, FailureKind, Hold, Progress, Task, Transition
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -52,10 +52,42 @@ def test_task_that_has_not_begun_shows_nothing_where_nothing_is() -> None:
 
 
 def test_task_at_work_shows_how_long_and_how_far() -> None:
-    task = _task(state=State.RUNNING, charged=2, started_at=NOW - timedelta(seconds=75), progress={"done": 1, "of": 3})
+    task = _task(
+        state=State.RUNNING, charged=2, started_at=NOW - timedelta(seconds=75), progress=_said(done=1, total=3)
+    )
     cells = _cells(task)
-    assert (cells["STATUS"], cells["ATTEMPT"], cells["ELAPSED"]) == ("running", "2/3", "1m15s")
-    assert cells["PROGRESS"] == "done=1 of=3"
+    assert (cells["STATUS"], cells["ATTEMPT"], cells["ELAPSED"], cells["PROGRESS"]) == (
+        "running",
+        "2/3",
+        "1m15s",
+        "33%",
+    )
+
+
+def _said(**said: Any) -> Progress:
+    return Progress(at=NOW, **said)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({}, "-"),
+        ({"message": "begun"}, "begun"),
+        ({"unit": "files", "total": 3}, "-"),
+        ({"done": 29, "total": 100}, "29%"),
+        ({"done": 999, "total": 1000}, "99%"),
+        ({"done": 5, "total": 4, "message": "more than there was"}, "100% more than there was"),
+        ({"done": -1, "total": 4}, "0%"),
+        ({"done": 3, "total": 10, "unit": "files", "message": "reading"}, "3/10 files reading"),
+        ({"done": 1_234_567, "unit": "rows"}, "1,234,567 rows"),
+        ({"done": 0.5}, "0.50"),
+        ({"done": 0, "total": 0, "unit": "rows"}, "0 rows"),
+        ({"done": 1e300, "total": -1}, "1e+300"),
+        ({"done": 1, "unit": "\x1b[31m", "message": "two\nlines"}, "1 \\x1b[31m two\\nlines"),
+    ],
+)
+def test_progress_is_short(said: dict[str, Any], text: str) -> None:
+    assert _cells(_task(progress=_said(**said)))["PROGRESS"] == text
 
 
 def test_held_task_is_marked() -> None:

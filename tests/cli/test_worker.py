@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +61,81 @@ def test_tasks_of_a_module_run(cli: CommandLine, write_module: Callable[[str], s
     assert cli("submit", "double", "--arg", "n=x", "--tasks", module).code == 1
     assert cli("--tasks", module, "worker", "--drain", "--durability", "fast").code == 0
     assert cli.state(task_id)["result"] == 42
+
+
+MODULE = """
+import os
+import taskengine
+
+@taskengine.task(executor="process")
+def cube(ctx: taskengine.TaskContext, n: int) -> list[int]:
+    ctx.log("in a child")
+    return [n ** 3, os.getpid()]
+
+@taskengine.task
+def where() -> int:
+    return os.getpid()
+
+def square(n: int) -> list[int]:
+    return [n ** 2, os.getpid()]
+
+def register(engine):
+    engine.register("squared", square, executor="process")
+"""
+
+
+@BACKENDS
+def test_module_may_have_tasks_for_child_processes_and_a_hook(
+    cli: CommandLine, write_module: Callable[[str], str], backend: str
+) -> None:
+    module = write_module(MODULE)
+    ids = [cli("submit", name, "--arg", "n=3", "--tasks", module).out.strip() for name in ("cube", "squared")]
+    result = cli("--tasks", module, "worker", "--drain", "--backend", backend)
+    assert result.code == 0, result.err
+    assert "working on cube, http_post, squared, where" in result.err
+    (cubed, one), (squared, another) = (cli.state(task_id)["result"] for task_id in ids)
+    assert (cubed, squared) == (27, 9)
+    assert os.getpid() not in (one, another)
+    assert [line["message"] for line in cli("logs", ids[0], "--json").json] == ["in a child"]
+
+
+def test_task_of_a_hook_is_run_by_run(cli: CommandLine, write_module: Callable[[str], str]) -> None:
+    result = cli("run", "squared", "--arg", "n=3", "--tasks", write_module(MODULE), "--json")
+    assert (result.code, result.json["result"][0]) == (0, 9)
+
+
+@pytest.mark.parametrize("command", ["run", "worker"])
+def test_sync_functions_run_where_the_default_executor_says(
+    cli: CommandLine, write_module: Callable[[str], str], command: str
+) -> None:
+    module = write_module(MODULE)
+
+    def run(*options: str) -> int:
+        if command == "run":
+            return int(cli("run", "where", "--tasks", module, "--json", *options).json["result"])
+        task_id = cli("submit", "where", "--tasks", module).out.strip()
+        assert cli("worker", "--drain", "--tasks", module, *options).code == 0
+        return int(cli.state(task_id)["result"])
+
+    assert [run(*options) == os.getpid() for options in ((), ("--default-executor", "inline"))] == [True, True]
+    assert run("--default-executor", "process") != os.getpid()
+
+
+def test_body_that_hears_nothing_is_ended_after_the_stop_grace(
+    cli: CommandLine, processes: Processes, write_module: Callable[[str], str]
+) -> None:
+    module = write_module(
+        "import anyio, taskengine\n"
+        "@taskengine.task\n"
+        "async def deaf(ctx: taskengine.TaskContext) -> None:\n"
+        "    ctx.warning('it has begun')\n"
+        "    await anyio.sleep_forever()\n"
+    )
+    task_id = cli("submit", "deaf").out.strip()
+    worker = processes.start("worker", "--tasks", module, "--stop-grace", "0.1")
+    await_line(worker, "it has begun")
+    assert cli("stop", task_id, "--timeout", "60").out == "stopped\n"
+    assert cli("worker", "--stop-grace", "-1").code == 1
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

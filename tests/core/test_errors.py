@@ -38,7 +38,7 @@ EXAMPLES: dict[type[BaseException], Callable[[], BaseException]] = {
     errors.AttemptFailed: lambda: errors.AttemptFailed("no"),
 }
 
-CONTROL = {errors.TaskStopped, errors.TaskSnoozed, errors.TaskDiscarded}
+CONTROL: set[type[BaseException]] = {errors.TaskStopped, errors.TaskSnoozed, errors.TaskDiscarded}
 """Not errors, but how a body leaves when it was asked to, or wants to."""
 
 defined = [item for item in vars(errors).values() if inspect.isclass(item) and item.__module__ == errors.__name__]
@@ -57,7 +57,7 @@ def test_every_error_but_those_that_control_bodies_has_the_one_base(kind: type[B
     assert issubclass(kind, TaskEngineError) != (kind in CONTROL)
 
 
-@pytest.mark.parametrize("kind", sorted(CONTROL, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(CONTROL, key=str))
 def test_what_controls_a_body_cannot_be_swallowed_by_except_exception(kind: type[BaseException]) -> None:
     assert issubclass(kind, BaseException)
     assert not issubclass(kind, Exception)
