@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import threading
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +17,10 @@ logger = diagnostics("taskengine")
 
 LONGEST_NAME = 200
 """Bytes of a folder's name; file systems end at 255."""
+
+
+TRIES = 3
+"""Of making a folder whose parent somebody may be removing."""
 
 
 class ArtifactFolders:
@@ -33,6 +38,12 @@ class ArtifactFolders:
     def make(self, task_id: str, attempt: int) -> str:
         """See `ArtifactStore.make`."""
         folder = self._folder(task_id) / str(attempt)
+        for _ in range(TRIES):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except FileNotFoundError:
+                continue  # The task's own folder has just gone with what another attempt left.
+            return str(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return str(folder)
 
@@ -43,7 +54,7 @@ class ArtifactFolders:
         folder = self._folder(task_id)
         if attempt is not None:
             folder = folder / str(attempt)
-        await anyio.to_thread.run_sync(_remove, folder)
+        await anyio.to_thread.run_sync(_remove, folder, attempt is not None)
 
     async def aclose(self) -> None:
         """Remove the root folder, if it was a temporary one.
@@ -72,11 +83,10 @@ def folder_name(task_id: str) -> str:
     return f"{name[:100]}~{blake2b(task_id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: Path, and_parent: bool) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         logger.warning("what an attempt left in %s could not be removed", folder)
-    try:
-        folder.parent.rmdir()  # The task's own folder, once it is empty.
-    except OSError:
-        return
+    if and_parent:
+        with suppress(OSError):
+            folder.parent.rmdir()  # The task's own folder, once it is empty.

@@ -102,12 +102,15 @@ class TaskContext:
         if signals.is_stop_requested:
             raise TaskStopped(signals.reason)
         self._voice.checkpoint()
-        if signals.is_pause_requested and not is_on_loop():
+        if not signals.is_pause_requested or is_on_loop():
+            return
+        while signals.must_wait:  # Again, where the next pause has come as soon as this one was over.
+            number = signals.pause_number  # Before the report, so that it is the pause that is reported.
             self._voice.reached_pause()
-            signals.wait_in_thread()
+            signals.wait_in_thread(number)
             self._voice.left_pause()
-            if signals.is_stop_requested:
-                raise TaskStopped(signals.reason)
+        if signals.is_stop_requested:
+            raise TaskStopped(signals.reason)
 
     async def acheckpoint(self) -> None:
         """Answer a stop or a pause, begin the idle clock anew, and let other anyio tasks run.
@@ -123,14 +126,15 @@ class TaskContext:
         if signals.is_stop_requested:
             raise TaskStopped(signals.reason)
         self._voice.checkpoint()
-        if signals.is_pause_requested:
+        if not signals.is_pause_requested:
+            await anyio.lowlevel.checkpoint()
+        while signals.must_wait:  # Again, where the next pause has come as soon as this one was over.
+            number = signals.pause_number
             self._voice.reached_pause()
             try:
-                await signals.wait(run_soon())
+                await signals.wait(run_soon(), number)
             finally:
                 self._voice.left_pause()
-        else:
-            await anyio.lowlevel.checkpoint()
         if signals.is_stop_requested:
             raise TaskStopped(signals.reason)
 
@@ -228,9 +232,13 @@ class TaskContext:
         self._say(logging.ERROR, message, args)
 
     def _say(self, level: int, message: str, args: tuple[Any, ...]) -> None:
-        self._logger.log(level, message, *args, extra={"task_id": self.task_id, "attempt": self.attempt})
+        extra = {"task_id": self.task_id, "attempt": self.attempt}
+        self._logger.log(level, message, *args, extra=extra, stacklevel=3)
+        values: Any = args
+        if len(args) == 1 and isinstance(args[0], Mapping) and args[0]:
+            values = args[0]  # As logging has it: `%(name)s` with one mapping.
         try:
-            text = str(message) % args if args else str(message)
+            text = str(message) % values if args else str(message)
         except Exception:  # as logging has it: a line that cannot be formatted harms nobody
             text = f"{type(message).__name__} that cannot be formatted"
         self._voice.log(level, text)

@@ -23,8 +23,8 @@ def report_of(error: BaseException, attempt: int, limit: int) -> ErrorReport:
     kind = type(error)
     verdict, retry_after = None, None
     if issubclass(kind, AttemptFailed | DownstreamError):
-        verdict = _safe(error, "retryable", bool)
-        retry_after = _safe(error, "retry_after", float)
+        verdict = read_safely(error, "retryable", bool)
+        retry_after = read_safely(error, "retry_after", float)
     return ErrorReport(
         failure=_failure_of(error, attempt, limit),
         leaves=_leaves_of(error, limit),
@@ -47,8 +47,8 @@ def _failure_of(error: BaseException, number: int, limit: int) -> Failure:
         text = ErrorText(type=type(error).__name__, message="", traceback="", leaves=())
     kind, type_name, detail = None, None, None
     if issubclass(type(error), AttemptFailed | DownstreamError):
-        kind, type_name = _safe(error, "kind", str), _safe(error, "type_name", str)
-        detail = _safe(error, "detail", Mapping)
+        kind, type_name = read_safely(error, "kind", str), read_safely(error, "type_name", str)
+        detail = read_safely(error, "detail", Mapping)
     return Failure(
         kind=FailureKind(kind) if kind in _KINDS else FailureKind.EXCEPTION,
         type=text.type if type_name is None else storable(type_name, limit=1_000),
@@ -59,7 +59,7 @@ def _failure_of(error: BaseException, number: int, limit: int) -> Failure:
     )
 
 
-def _safe(error: BaseException, name: str, kind: type[Any]) -> Any:
+def read_safely(error: BaseException, name: str, kind: type[Any]) -> Any:
     """Read what a body put on its exception, if it is of the right type."""
     try:
         value = getattr(error, name, None)

@@ -18,13 +18,15 @@ _LOCK = threading.Lock()
 class Signals:
     """The wishes for one attempt. Set on the runner's loop (in a child: on its reading thread), read anywhere."""
 
-    __slots__ = ("_listeners", "_wakers", "is_pause_requested", "is_stop_requested", "reason")
+    __slots__ = ("_listeners", "_wakers", "is_pause_requested", "is_stop_requested", "pause_number", "reason")
 
     def __init__(self) -> None:
         self.is_stop_requested = False
         self.is_pause_requested = False
         self.reason: str | None = None
         """Why it is to stop."""
+        self.pause_number = 0
+        """Counts the pauses, so that one which has ended is told apart from the next, also where that came at once."""
         self._wakers: tuple[Callable[[], None], ...] = ()
         self._listeners: tuple[Callable[[], None], ...] = ()
 
@@ -34,8 +36,16 @@ class Signals:
         self.is_stop_requested = True
         self._changed()
 
-    def request_pause(self) -> None:
-        """Ask the body to wait at its next checkpoint."""
+    def request_pause(self, number: int | None = None) -> None:
+        """Ask the body to wait at its next checkpoint.
+
+        Args:
+            number: that of the original, for a copy that follows it; None: a new pause, if there is none already.
+        """
+        if number is not None:
+            self.pause_number = number
+        elif not self.is_pause_requested:
+            self.pause_number += 1
         self.is_pause_requested = True
         self._changed()
 
@@ -49,12 +59,15 @@ class Signals:
         """Whether a body at a checkpoint is to stay there."""
         return self.is_pause_requested and not self.is_stop_requested
 
+    def _lasts(self, number: int) -> bool:
+        return self.must_wait and self.pause_number == number
+
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every change, where the change is made; it must not raise."""
         self._listeners = (*self._listeners, listener)
 
     def _changed(self) -> None:
-        if not self.must_wait:
+        if self._wakers:
             with _LOCK:
                 wakers, self._wakers = self._wakers, ()
             for wake in wakers:
@@ -63,30 +76,32 @@ class Signals:
         for listener in self._listeners:
             listener()
 
-    def wait_in_thread(self) -> None:
-        """Block this thread for as long as the pause lasts."""
-        while self.must_wait:
+    def wait_in_thread(self, number: int | None = None) -> None:
+        """Block this thread for as long as the pause of that number lasts; None: the present one."""
+        number = self.pause_number if number is None else number
+        while self._lasts(number):
             bell = threading.Event()
-            self._wake_by(bell.set)
+            self._wake_by(bell.set, number)
             bell.wait()
 
-    async def wait(self, soon: Callable[[Callable[[], None]], None]) -> None:
-        """Wait for as long as the pause lasts.
+    async def wait(self, soon: Callable[[Callable[[], None]], None], number: int | None = None) -> None:
+        """Wait for as long as the pause of that number lasts; None: the present one.
 
         Args:
             soon: has a callback run on the waiter's loop.
 
         Cancellation: ends the waiting.
         """
-        while self.must_wait:
+        number = self.pause_number if number is None else number
+        while self._lasts(number):
             bell = anyio.Event()
-            self._wake_by(lambda bell=bell: soon(bell.set))  # type: ignore[misc]  # binds this turn's bell
+            self._wake_by(lambda bell=bell: soon(bell.set), number)  # type: ignore[misc]  # binds this turn's bell
             await bell.wait()
 
-    def _wake_by(self, wake: Callable[[], None]) -> None:
+    def _wake_by(self, wake: Callable[[], None], number: int) -> None:
         with _LOCK:
             self._wakers = (*self._wakers, wake)
-        if not self.must_wait:  # It has ended in between, and nobody would ring.
+        if not self._lasts(number):  # It has ended in between, and nobody would ring.
             wake()
 
 

@@ -124,25 +124,6 @@ STAYING = {"loop": stay_on_loop, "thread": stay_in_thread, "process": stay_in_ch
 
 
 @task(executor="process")
-def say_of_itself_in_child(ctx: TaskContext, text: str) -> float | None:
-    ctx.progress(1, 2, unit="steps", message=text)
-    ctx.log("%s and no more", text)
-    return ctx.remaining()
-
-
-@task(executor="process")
-def snooze_in_child(ctx: TaskContext, delay: float) -> int:
-    if ctx.attempt == 1:
-        ctx.snooze(delay, "later")
-    return ctx.attempt
-
-
-@task(executor="process")
-def discard_in_child(ctx: TaskContext) -> None:
-    ctx.discard("pointless")
-
-
-@task(executor="process")
 def sleep_in_child(seconds: float) -> None:
     time.sleep(seconds)
 

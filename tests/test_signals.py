@@ -32,8 +32,8 @@ class Watched(Signals):
         super().__init__()
         self.waiting = threading.Semaphore(0)
 
-    def _wake_by(self, wake: Callable[[], None]) -> None:
-        super()._wake_by(wake)
+    def _wake_by(self, wake: Callable[[], None], number: int) -> None:
+        super()._wake_by(wake, number)
         self.waiting.release()
 
 
@@ -149,9 +149,9 @@ def test_a_change_between_the_look_and_the_bell_is_never_missed() -> None:
     class Late(Signals):
         """The resume comes when the thread has looked and has not hung up its bell yet."""
 
-        def _wake_by(self, wake: Callable[[], None]) -> None:
+        def _wake_by(self, wake: Callable[[], None], number: int) -> None:
             self.resume()
-            super()._wake_by(wake)
+            super()._wake_by(wake, number)
 
     signals = Late()
     signals.request_pause()
@@ -192,9 +192,9 @@ async def test_an_anyio_task_is_woken_from_another_thread() -> None:
 
 async def test_a_change_between_the_look_and_the_bell_is_never_missed_on_the_loop() -> None:
     class Late(Signals):
-        def _wake_by(self, wake: Callable[[], None]) -> None:
+        def _wake_by(self, wake: Callable[[], None], number: int) -> None:
             self.resume()
-            super()._wake_by(wake)
+            super()._wake_by(wake, number)
 
     signals = Late()
     signals.request_pause()

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from taskengine import Engine, TaskContext, task
-from tests.bodies import add, sleep_long
+from taskengine import Engine, TaskContext, TaskEnd, task
+from tests.bodies import add, sleep_long, stay_on_loop, step_in_child, step_in_thread, step_on_loop
 
 
 @task
@@ -41,7 +41,25 @@ async def block_loop(seconds: float) -> str:
     return "done"
 
 
-TASKS: list[Any] = [add, sleep_long, say_and_sleep, die, block_loop]
+@task
+async def note_end(end: TaskEnd) -> str:
+    """Tell of a task that has ended: a callback."""
+    print(f"noted {end.state}", flush=True)
+    return end.state
+
+
+TASKS: list[Any] = [
+    add,
+    sleep_long,
+    say_and_sleep,
+    die,
+    block_loop,
+    note_end,
+    step_on_loop,
+    step_in_thread,
+    step_in_child,
+    stay_on_loop,
+]
 
 
 async def main(path: str, settings: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from taskengine.core.errortext import storable
 from taskengine.core.model import Failure, FailureKind, TaskRow, WishKind
 from taskengine.core.retry import error_names
 from taskengine.core.timeouts import Timeouts
-from taskengine.errorreports import report_of
+from taskengine.errorreports import read_safely, report_of
 from taskengine.ports import BodyEnd, ErrorReport
 from taskengine.registry import TaskDefinition
 
@@ -53,7 +53,7 @@ def out_of_time(row: TaskRow, now: int) -> AttemptOutcome | None:
     passed = [limit for limit in limits if limit[0] <= now]
     if not passed:
         return None
-    kind = min(passed)[1]
+    kind = min(passed, key=lambda limit: (limit[0], limit[1] is not FailureKind.TIMEOUT_TOTAL))[1]
     failure = timeout_failure(kind, TIMEOUTS[kind], row.attempt)
     return AttemptOutcome(OutcomeKind.RAISED, now, failure=failure, retryable=False)
 
@@ -108,17 +108,19 @@ def _described_by_body(error: BaseException, now: int, began_at: int | None) -> 
     leaf = error
     while issubclass(type(leaf), BaseExceptionGroup) and len(leaf.exceptions) == 1:  # type: ignore[attr-defined]
         leaf = leaf.exceptions[0]  # type: ignore[attr-defined]  # narrowed by type and not by isinstance
-    if type(leaf) is TaskSnoozed:
-        return AttemptOutcome(
-            OutcomeKind.SNOOZED, now, began_at=began_at, retry_after=leaf.delay, reason=_words(leaf.reason)
-        )
-    if type(leaf) is TaskDiscarded:
-        return AttemptOutcome(OutcomeKind.DISCARDED, now, began_at=began_at, reason=_words(leaf.reason))
+    kind = type(leaf)  # And not isinstance, which asks the object for its __class__.
+    if issubclass(kind, TaskSnoozed):
+        # Whatever a body has put there: without a usable delay it is due at once.
+        delay = read_safely(leaf, "delay", float) or 0.0
+        return AttemptOutcome(OutcomeKind.SNOOZED, now, began_at=began_at, retry_after=delay, reason=_reason_of(leaf))
+    if issubclass(kind, TaskDiscarded):
+        return AttemptOutcome(OutcomeKind.DISCARDED, now, began_at=began_at, reason=_reason_of(leaf))
     return None
 
 
-def _words(text: object) -> str | None:
-    return None if text is None else storable(str(text), limit=2_000)
+def _reason_of(error: BaseException) -> str | None:
+    text = read_safely(error, "reason", str)
+    return None if text is None else storable(text, limit=2_000)
 
 
 def _describe_timeout(attempt: Attempt, kind: FailureKind, timeouts: Timeouts, now: int) -> AttemptOutcome:
@@ -148,6 +150,8 @@ _TIMEOUTS = frozenset(kind.value for kind in TIMEOUTS)
 
 
 def _is_the_end_asked_for(error: BaseException) -> bool:
+    if issubclass(type(error), BaseExceptionGroup):
+        return all(_is_the_end_asked_for(part) for part in error.exceptions)  # type: ignore[attr-defined]  # by type
     return issubclass(type(error), TaskStopped | anyio.get_cancelled_exc_class())
 
 

@@ -23,7 +23,6 @@ from taskengine.core.model import FailureKind
 from taskengine.ports import Body, Clock
 from taskengine.signals import Signals
 
-
 TIDY = 64
 """Entries from which on it is worth a look how many of them still count."""
 

@@ -336,6 +336,8 @@ class Runner:
                 if live.voice.has_pause_news:
                     live.voice.has_pause_news = False
                     await self._persister.send(PauseAnswer(live.attempt, is_reached=True, at=self._clock.now()))
+                    if not self._is_taking:
+                        self._end_paused(live)
                 if live.voice.has_news:
                     waiting[live.attempt.row.key] = live
                 self._overseer.watch(live)
@@ -387,9 +389,13 @@ class Runner:
         self._is_taking = False
         spawn(self._tasks, self._give_back, name="taskengine give back")
         for live in list(self._live.values()):
-            if live.is_paused:  # It would only wait for the grace to end.
-                live.attempt.cause = live.attempt.cause or "shutdown"
-                self._overseer.force(live, "shutdown")
+            if live.is_paused:
+                self._end_paused(live)
+
+    def _end_paused(self, live: Live) -> None:
+        """End a paused body at a shutdown: it would only wait for the grace to end."""
+        live.attempt.cause = live.attempt.cause or "shutdown"
+        self._overseer.force(live, "shutdown")
 
     async def _give_back(self) -> None:
         """Report every claim that comes in from now on, beside the slots, which may all be busy."""

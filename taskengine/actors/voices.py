@@ -99,11 +99,13 @@ class LocalVoice:
 
     def left_pause(self) -> None:
         """See `Voice.left_pause`."""
-        since, self._paused_since = self._paused_since, None
+        since = self._paused_since
         if since is not None:
+            # Added before it is cleared: whoever looks in between counts it twice, which ends nobody too early.
             paused = self._clock.monotonic() - since
             self._paused_for += paused
             self._idle_paused_for += paused
+            self._paused_since = None
         self._heard()  # Its clocks run again.
 
     def heartbeat(self) -> None:
@@ -196,7 +198,8 @@ class LocalVoice:
     def _attempt_end(self) -> float | None:
         if self._attempt_limit is None:
             return None
-        now_paused = 0.0 if self._paused_since is None else self._clock.monotonic() - self._paused_since
+        since = self._paused_since
+        now_paused = 0.0 if since is None else self._clock.monotonic() - since
         return self._began + self._attempt_limit + self._paused_for + now_paused
 
     def _idle_end(self) -> float | None:

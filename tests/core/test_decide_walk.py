@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -19,7 +19,7 @@ from taskengine.core.decide import (
     enact,
 )
 from taskengine.core.errors import IllegalTransition
-from taskengine.core.lifecycle import FINAL, LEASED, TIMED, TRANSITIONS, WAITING, State, Trigger
+from taskengine.core.lifecycle import FINAL, LEASED, TRANSITIONS, WAITING, State, Trigger
 from taskengine.core.model import HistoryRow, Hold, TaskRow, Wish, WishKind
 from tests.core.deciding import (
     CANCEL,
@@ -124,6 +124,21 @@ def test_a_crash_in_every_leased_state_is_enacted_along_the_table(
         assert write.state is State.QUEUED
 
 
+USUAL = {
+    State.BLOCKED: Trigger.PIPELINE_READY_LATER,
+    State.SCHEDULED: Trigger.CLOCK_DUE,
+    State.RETRY_WAIT: Trigger.CLOCK_DUE,
+    State.QUEUED: Trigger.CLAIMER_CLAIM,
+    State.STARTING: Trigger.EXECUTOR_LAUNCHED,
+}
+"""What moves a task on where nobody interferes."""
+
+LUCK = st.sampled_from([3, 2, 1, 0])
+"""What ends or holds up a task early happens at 0 only; else no walk would come far."""
+
+LIMIT, RECOVER = st.sampled_from([2, 1, 3]), st.sampled_from(["retry", "lost"])
+
+
 class Life(RuleBasedStateMachine):
     """One task after the other: what people, bodies, owners and the clock do to it, enacted as the engine does.
 
@@ -141,18 +156,31 @@ class Life(RuleBasedStateMachine):
         """Claims that were given back: releases and snoozes."""
         self.is_begun = False
 
-    @initialize(max_attempts=st.integers(1, 3), recover=st.sampled_from(["retry", "lost"]))
+    @initialize(max_attempts=LIMIT, recover=RECOVER)
     def submit(self, max_attempts: int, recover: str) -> None:
         self.begin(State.QUEUED, max_attempts, recover)
+        self.go_on_until_running()
 
     @precondition(lambda self: self.row.state in FINAL)
     @rule(
         state=st.sampled_from([State.QUEUED, State.SCHEDULED, State.BLOCKED]),
-        max_attempts=st.integers(1, 3),
-        recover=st.sampled_from(["retry", "lost"]),
+        max_attempts=LIMIT,
+        recover=RECOVER,
+        runs=st.sampled_from([True, False]),
     )
-    def go_on_with_another(self, state: State, max_attempts: int, recover: str) -> None:
+    def find_that_it_has_ended_and_go_on_with_another(
+        self, state: State, max_attempts: int, recover: str, runs: bool
+    ) -> None:
+        for trigger in Trigger:
+            assert self.decide_request(trigger) is None, "final is final"
+        assert decide_pause_answer(self.row, is_reached=True, now=self.now) is None
         self.begin(state, max_attempts, recover)
+        if runs:
+            self.go_on_until_running()
+
+    def go_on_until_running(self) -> None:
+        while self.row.state is not State.RUNNING:
+            self.take_the_usual_step()
 
     def begin(self, state: State, max_attempts: int, recover: str) -> None:
         self.history, self.spared, self.is_begun = [], 0, False
@@ -194,29 +222,22 @@ class Life(RuleBasedStateMachine):
 
     # --- the engine ---
 
-    @precondition(lambda self: self.row.state is State.QUEUED and self.row.held is None)
-    @rule()
-    def claim(self) -> None:
-        self.apply(Decision(triggers=[(Trigger.CLAIMER_CLAIM, self.now)], charged=1))
-        self.row.attempt += 1
-        self.row.owner = "me"
-        self.is_begun = False
+    @precondition(lambda self: self.row.state in USUAL and (self.row.state is not State.QUEUED or not self.row.held))
+    @rule(steps=st.sampled_from([2, 1, 3]))
+    def go_on(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.row.state in USUAL and not self.row.held:
+                self.take_the_usual_step()
 
-    @precondition(lambda self: self.row.state in TIMED)
-    @rule()
-    def become_due(self) -> None:
-        self.apply(Decision(triggers=[(Trigger.CLOCK_DUE, self.now)]))
-
-    @precondition(lambda self: self.row.state is State.BLOCKED)
-    @rule(trigger=st.sampled_from([Trigger.PIPELINE_READY, Trigger.PIPELINE_READY_LATER]))
-    def become_ready(self, trigger: Trigger) -> None:
-        self.apply(Decision(triggers=[(trigger, self.now)]))
-
-    @precondition(lambda self: self.row.state is State.STARTING)
-    @rule()
-    def announce(self) -> None:
-        self.apply(Decision(triggers=[(Trigger.EXECUTOR_LAUNCHED, self.now)], began_at=self.now))
-        self.is_begun = True
+    def take_the_usual_step(self) -> None:
+        trigger = USUAL[self.row.state]
+        is_claim, is_launch = trigger is Trigger.CLAIMER_CLAIM, trigger is Trigger.EXECUTOR_LAUNCHED
+        began_at = self.now if is_launch else None
+        self.apply(Decision(triggers=[(trigger, self.now)], charged=int(is_claim), began_at=began_at))
+        self.is_begun = is_launch
+        if is_claim:
+            self.row.attempt += 1
+            self.row.owner = "me"
 
     @precondition(lambda self: self.row.state in LEASED)
     @rule(
@@ -247,6 +268,7 @@ class Life(RuleBasedStateMachine):
             assert self.held is not None
             assert (self.held.actor, self.held.by) == ("anna", None)
 
+    @precondition(lambda self: self.row.state in LEASED)
     @rule(is_reached=st.booleans())
     def answer_a_pause(self, is_reached: bool) -> None:
         decision = decide_pause_answer(self.row, is_reached=is_reached, now=self.now)
@@ -255,53 +277,71 @@ class Life(RuleBasedStateMachine):
             self.apply(decision)
 
     @precondition(lambda self: self.row.state in WAITING)
-    @rule(start_within=st.sampled_from([None, 1, 10**15]), is_total=st.booleans())
-    def run_out_of_time(self, start_within: int | None, is_total: bool) -> None:
+    @rule(start_within=st.sampled_from([None, 1, 10**15]), is_total=st.booleans(), luck=LUCK)
+    def run_out_of_time(self, start_within: int | None, is_total: bool, luck: int) -> None:
+        if luck:
+            return
         row = evolve(self.row, start_within=start_within, deadline_at=self.now if is_total else None)
         self.apply(decide_deadline(row, now=self.now))
         assert self.row.state is State.FAILED
 
     # --- people ---
 
+    @precondition(lambda self: self.row.state in LEASED)
     @rule()
     def pause(self) -> None:
         self.request(Trigger.USER_PAUSE)
         assert self.is_stopped_or_paused()
 
+    @precondition(lambda self: self.row.state in WAITING)
+    @rule(luck=LUCK)
+    def pause_what_waits(self, luck: int) -> None:
+        if not luck:
+            self.pause()
+
+    @precondition(lambda self: self.row.held is not None or self.row.state in LEASED)
     @rule()
     def resume(self) -> None:
         self.request(Trigger.USER_RESUME)
         assert self.row.state not in (State.PAUSING, State.PAUSED)
         assert self.held is None or self.held.by is not None
 
-    @rule(
-        trigger=st.sampled_from(
-            [Trigger.USER_RUN_NOW, Trigger.USER_CANCEL, Trigger.USER_STOP, Trigger.PIPELINE_FAIL_FAST]
-        )
-    )
+    @precondition(lambda self: self.row.state not in FINAL)
+    @rule(trigger=st.sampled_from([Trigger.USER_CANCEL, Trigger.USER_STOP, Trigger.PIPELINE_FAIL_FAST]), luck=LUCK)
+    def ask_to_end(self, trigger: Trigger, luck: int) -> None:
+        if not luck:
+            self.request(trigger)
+            assert self.row.state in FINAL or self.row.state is State.STOPPING
+
+    @precondition(lambda self: self.row.state not in FINAL)
+    @rule()
+    def run_now(self) -> None:
+        self.request(Trigger.USER_RUN_NOW)
+
     def request(self, trigger: Trigger) -> None:
-        state = self.row.state
         try:
-            decision = decide_request(
-                self.row, trigger, wish=self.wish, held=self.held, actor="anna", reason=None, now=self.now
-            )
+            decision = self.decide_request(trigger)
         except IllegalTransition:
-            assert trigger not in TRANSITIONS[state]
-            assert trigger not in (Trigger.USER_PAUSE, Trigger.USER_RESUME), "they are no errors in any state"
-            assert state not in FINAL
+            assert trigger not in TRANSITIONS[self.row.state]
+            assert trigger is Trigger.USER_RUN_NOW, "the others are no errors in any state"
             return
         if decision is not None:
-            assert state not in FINAL, "final is final"
             self.apply(decision)
+
+    def decide_request(self, trigger: Trigger) -> Decision | None:
+        return decide_request(
+            self.row, trigger, wish=self.wish, held=self.held, actor="anna", reason=None, now=self.now
+        )
 
     def is_stopped_or_paused(self) -> bool:
         is_waiting = self.row.state in WAITING or self.row.state is State.STARTING
         return self.row.held is not None if is_waiting else self.row.state is not State.RUNNING
 
     @precondition(lambda self: self.row.state in WAITING and self.row.held is None)
-    @rule()
-    def hold_with_others(self) -> None:
-        self.apply(Decision(hold=Hold(actor="bob", by="tag:nightly")))
+    @rule(luck=LUCK)
+    def hold_with_others(self, luck: int) -> None:
+        if not luck:
+            self.apply(Decision(hold=Hold(actor="bob", by="tag:nightly")))
 
     @precondition(lambda self: self.held is not None and self.held.by is not None)
     @rule()
@@ -356,5 +396,5 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-# Long walks: a retry or a crash of a paused body takes several steps to come to, and the next life begins after an end.
-TestLife.settings = settings(stateful_step_count=150)
+# Not shrunk: that takes longer for a walk of this length than a test may, and the walk itself tells enough.
+TestLife.settings = settings(phases=set(Phase) - {Phase.shrink})

@@ -202,7 +202,7 @@ class ProcessBody:
     def _wishes(self) -> Wishes:
         signals = self._call.signals
         reason = None if signals.reason is None else storable(signals.reason, limit=MAX_REASON_BYTES)
-        return Wishes(signals.is_stop_requested, signals.is_pause_requested, reason)
+        return Wishes(signals.is_stop_requested, signals.is_pause_requested, reason, signals.pause_number)
 
     def _start_message(self, child: Child) -> Start:
         facts, function = self._facts, self._call.function

@@ -104,8 +104,9 @@ class Attempt:
         signals = self._signals
         if wishes.is_stop_requested and not signals.is_stop_requested:
             signals.request_stop(wishes.reason)
-        if wishes.is_pause_requested and not signals.is_pause_requested:
-            signals.request_pause()
+        is_new = not signals.is_pause_requested or signals.pause_number != wishes.pause_number
+        if wishes.is_pause_requested and is_new:
+            signals.request_pause(wishes.pause_number)
         elif signals.is_pause_requested and not wishes.is_pause_requested:
             signals.resume()
 

@@ -54,6 +54,7 @@ class Wishes(Struct, tag="wishes", frozen=True):
     is_stop_requested: bool
     is_pause_requested: bool
     reason: str | None
+    pause_number: int = 0
 
 
 class Answer(Struct, tag="answer", frozen=True, kw_only=True):
