@@ -24,8 +24,9 @@ Every task is in one state, and moves only along the table below: a trigger that
 table is data (`taskengine.TRANSITIONS`); the SQL constraints, this page and the property tests are derived from it.
 
 Triggers read `source:cause`: two causes may lead to one state and are still told apart. Some rows wait for features
-that are not there yet: `pipeline:*`, `signal:*`, `deadline:*`, `user:stop`, `user:pause`, `user:resume`,
-`runtime:pause_*`, `runtime:stop_done`, `body:*` have no callers in this version.
+that are not there yet: `pipeline:*`, `signal:*` and `body:wait` have no callers in this version.
+
+A hold is no state. It is a mark on the task (`Task.held`) that the claim passes over.
 """
 
 _FINAL_MEANINGS = {State.SUCCEEDED: "The body returned.", State.FAILED: "It failed, and is not tried again."}

@@ -82,13 +82,14 @@ class Controls:
             replies: list[Reply[Receipt]] = []
             for row in rows:
                 replies.append(Reply())
-                await self._post.send(Requeue(row.id, new_id(), keep_key, actor, replies[-1], deadline=deadline))
+                message = Requeue(row.id, new_id(), keep_key, actor, replies[-1], is_once=True, deadline=deadline)
+                await self._post.send(message)
             for reply in replies:
                 try:
-                    await reply.wait()
+                    receipt = await reply.wait()
                 except (TaskNotFound, NotFinished):
                     continue  # It was deleted in the meantime.
-                count += 1
+                count += receipt.created  # Somebody else may have been quicker.
         return count
 
     async def delete(self, task_id: str) -> None:
@@ -129,7 +130,7 @@ class Controls:
         answer = await self._ask(task_id, Trigger.USER_PAUSE, reason, actor)
         if answer.state in FINAL or answer.state is State.STOPPING:
             return False
-        if answer.is_held or answer.state is State.PAUSED:
+        if answer.state is State.PAUSED or (answer.is_held and answer.state in WAITING):
             return True
         window = self._settings.pause_window + REMOTE_MARGIN
         return await self._verdict(task_id, answer.version, _says_paused, window)
@@ -231,7 +232,7 @@ def _check_words(actor: str, reason: str | None) -> None:
 def _says_paused(reader: Reader, row: TaskRow, version: int) -> bool | None:
     if row.state in FINAL or row.state is State.STOPPING:
         return False
-    if row.held is not None and (row.state in WAITING or row.state is State.STARTING):
+    if row.held is not None and row.state in WAITING:
         return True
     for _, move in reader.history(row.id):
         if move.version > version:

@@ -243,7 +243,7 @@ class Engine(Asking, Looking):
             max_attempts=max_attempts,
             retry=retry,
             recover=recover,
-            timeouts=timeout,
+            timeout=timeout,
             on_success=on_success,
             on_failure=on_failure,
             on_settled=on_settled,

@@ -90,18 +90,18 @@ class TaskHandle(Generic[T]):
         return await self._engine.history(self.id)
 
 
-TaskRef = str | TaskHandle[Any]
-"""A task, by its id or a handle."""
+TaskRef = str | TaskHandle[Any] | Task
+"""A task, by its id, a handle, or as it was read."""
 
 
-def id_of(task: "str | TaskHandle[Any]") -> str:
-    """Return the id of a task that is given by its id or a handle.
+def id_of(task: TaskRef) -> str:
+    """Return the id of a task.
 
     Raises:
-        InvalidOption: it is neither.
+        InvalidOption: it is none of these.
     """
-    if isinstance(task, TaskHandle):
+    if isinstance(task, TaskHandle | Task):
         return task.id
     if not isinstance(task, str):
-        raise InvalidOption("task_id", f"{short_repr(task)} is neither an id nor a handle")
+        raise InvalidOption("task_id", f"{short_repr(task)} is neither an id nor a handle, nor a Task")
     return check_text("task_id", task, limit=500)

@@ -6,11 +6,15 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 
+from taskengine.core.errors import StoreError
 from taskengine.core.model import Transition
 from taskengine.diagnostics import diagnostics
 from taskengine.views import EventStream
 
 logger = diagnostics("taskengine")
+
+OUTAGE_PAUSE = 1.0
+"""Seconds between looks while the store cannot be read."""
 
 Listener = Callable[[Transition], Awaitable[None] | None]
 
@@ -37,10 +41,20 @@ class Listening:
         """
         try:
             with self._scope:
-                async for event in self._events:
-                    await self._tell(event)
+                while not await self._tell_all():
+                    await anyio.sleep(OUTAGE_PAUSE)  # noqa: ASYNC110  # The store tells nobody when it is back.
         finally:
             self._has_ended.set()
+
+    async def _tell_all(self) -> bool:
+        """Tell until the events end (True) or cannot be read for now."""
+        try:
+            async for event in self._events:
+                await self._tell(event)
+        except StoreError as error:
+            logger.warning("what is to be told to a listener cannot be read yet: %s", error)
+            return False
+        return True
 
     async def ended(self) -> None:
         """Wait until it has told everything.

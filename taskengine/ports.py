@@ -82,6 +82,9 @@ class Transaction(Protocol):
     def deleted(self, ids: Sequence[str]) -> set[str]:
         """Return those of `ids` that once belonged to a task and were deleted."""
 
+    def requeued(self, ids: Sequence[str]) -> set[str]:
+        """Return those of `ids` from which some other task was made by a requeue."""
+
     def update(self, writes: Sequence[TaskWrite]) -> set[int]:
         """Apply each write whose row has the expected attempt and version.
 

@@ -219,7 +219,6 @@ def task_from_row(row: TaskRow, side: SideRow | None = None) -> Task:
     Args:
         side: what is kept of its body's own words; it counts if it is of the row's attempt.
     """
-    tags = _readable(load, row.tags)
     metadata = _readable(load, row.metadata)
     return Task(
         id=row.id,
@@ -230,7 +229,7 @@ def task_from_row(row: TaskRow, side: SideRow | None = None) -> Task:
         max_attempts=row.max_attempts,
         recover=row.recover,
         priority=row.priority,
-        tags=tuple(str(tag) for tag in tags) if type(tags) is list else (),
+        tags=tags_of(row),
         metadata=metadata if type(metadata) is dict else {},
         label=row.label,
         idempotency_key=row.idempotency_key,
@@ -252,6 +251,12 @@ def task_from_row(row: TaskRow, side: SideRow | None = None) -> Task:
         deadline_at=None if row.deadline_at is None else _instant(row.deadline_at),
         callbacks=_readable(load_callbacks, row.callbacks) or {},
     )
+
+
+def tags_of(row: TaskRow) -> tuple[str, ...]:
+    """Read a task's tags; none where they are damaged."""
+    tags = _readable(load, row.tags)
+    return tuple(str(tag) for tag in tags) if type(tags) is list else ()
 
 
 def transition_from_row(position: int, task_id: str, name: str, row: HistoryRow) -> Transition:

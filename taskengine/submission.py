@@ -68,7 +68,7 @@ class Submissions:
                 _set_timeouts(row, definition.timeouts, definition.stored_timeouts)
         if options is not DEFAULT_OPTIONS:
             self._apply(row, options, now)
-            timeouts = to_timeouts(options.timeouts)
+            timeouts = to_timeouts(options.timeout)
             if timeouts is not None:
                 # As a whole in place of the definition's, also where it sets no limit at all.
                 _set_timeouts(row, timeouts, records.dump_timeouts(timeouts))

@@ -22,10 +22,11 @@ from taskengine.core.errors import (
     TaskExpired,
     TaskNotFound,
 )
-from taskengine.core.explain import Explanation, OwnerFacts, Surroundings, explain
+from taskengine.core.explain import Explanation, OwnerFacts, Surroundings, covers, explain
 from taskengine.core.lifecycle import FINAL, UNFINISHED, WAITING, State, Trigger
 from taskengine.core.model import (
     HistoryRow,
+    HoldRow,
     HoldScope,
     LogLine,
     Outcome,
@@ -338,13 +339,26 @@ def _all_held(reader: Reader, left: dict[tuple[str, State], int], now: int) -> b
 
 
 def _surroundings(row: TaskRow, reader: Reader) -> Surroundings:
+    owners = [OwnerFacts(id=owner.id, pid=owner.pid, names=owner.names) for owner in reader.owners()]
+    holds = reader.holds()
     ahead = None
     if row.state is State.QUEUED and row.held is None:
-        heads = [head.id for head in reader.select(TaskFilter(), limit=LOOK_AHEAD, claim_order=True)]
-        ahead = heads.index(row.id) if row.id in heads else LOOK_AHEAD
-    tags = records.task_from_row(row).tags
-    owners = [OwnerFacts(id=owner.id, pid=owner.pid, names=owner.names) for owner in reader.owners()]
-    return Surroundings(holds=reader.holds(), owners=owners, ahead=ahead, tags=tags)
+        ahead = _count_ahead(row, reader, owners, [hold for hold in holds if not hold.is_released])
+    return Surroundings(holds=holds, owners=owners, ahead=ahead, tags=records.tags_of(row))
+
+
+def _count_ahead(row: TaskRow, reader: Reader, owners: Sequence[OwnerFacts], holds: Sequence[HoldRow]) -> int:
+    """Count, up to LOOK_AHEAD, what the processes that know this task would take before it."""
+    able = [owner.names for owner in owners if row.name in owner.names]
+    ahead = 0
+    for name in sorted({name for names in able for name in names})[:LOOK_AHEAD]:
+        heads = reader.select(TaskFilter(name=name), limit=LOOK_AHEAD, claim_order=True)
+        ahead += sum(
+            (head.rank, head.key) < (row.rank, row.key)
+            and not any(covers(hold, head, records.tags_of(head)) for hold in holds)
+            for head in heads
+        )
+    return min(ahead, LOOK_AHEAD)
 
 
 def _events_behind(position: int, reader: Reader) -> list[tuple[int, str, str, HistoryRow]]:

@@ -103,7 +103,7 @@ async def test_a_task_that_is_paused_by_itself_is_held(store: Store) -> None:
 
 
 async def test_a_task_that_waits_for_a_slot_is_told_how_many_are_ahead(store: Store, go: Sign) -> None:
-    async with Engine(store, tasks=[stay_on_loop], concurrency=1) as engine:
+    async with Engine(store, tasks=[stay_on_loop], concurrency=1, shutdown_grace=0) as engine:
         first = await engine.submit(stay_on_loop.bind(go.path))
         await reach(engine, first, State.RUNNING)
         rest = await engine.submit_many([stay_on_loop.bind(go.path)] * 3)
@@ -117,7 +117,10 @@ async def test_a_task_that_waits_for_a_slot_is_told_how_many_are_ahead(store: St
 
 async def test_tasks_that_cannot_be_claimed_are_not_ahead(store: Store, go: Sign) -> None:
     """Those of names that these processes do not know, those that are held, and those that are not due."""
-    async with Engine(store, tasks=[stay_on_loop, add], concurrency=1) as engine, Engine(same_store(store)) as client:
+    async with (
+        Engine(store, tasks=[stay_on_loop, add], concurrency=1, shutdown_grace=0) as engine,
+        Engine(same_store(store)) as client,
+    ):
         first = await engine.submit(stay_on_loop.bind(go.path))
         await reach(engine, first, State.RUNNING)
         await client.submit_many([TaskCall.of("nobody", n) for n in range(300)])

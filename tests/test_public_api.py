@@ -12,8 +12,10 @@ import taskengine
 import taskengine.tasks
 import taskengine.testing
 from taskengine import Engine
+from taskengine.asking import Asking
 from taskengine.context import TaskContext
 from taskengine.handles import TaskHandle
+from taskengine.looking import Looking
 
 PUBLIC = [taskengine, taskengine.tasks]
 
@@ -49,7 +51,7 @@ def test_everything_public_is_documented() -> None:
             value = getattr(module, name)
             if (inspect.isclass(value) or inspect.isfunction(value)) and not (value.__doc__ or "").strip():
                 undocumented.append(f"{module.__name__}.{name}")
-    for holder in (Engine, TaskHandle, TaskContext):
+    for holder in (Engine, Asking, Looking, TaskHandle, TaskContext):
         for name, member in vars(holder).items():
             is_own = inspect.isfunction(member) or isinstance(member, property)
             if is_own and not name.startswith("_") and not (member.__doc__ or "").strip():

@@ -168,8 +168,8 @@ async def test_a_remote_pause_of_a_body_that_has_just_begun_is_never_a_lie(store
         return n
 
     async with (
-        Engine(store, tasks=[note], shutdown_grace=0, pause_window=10) as owner,
-        Engine(same_store(store), pause_window=10) as client,
+        Engine(store, tasks=[note], shutdown_grace=0, pause_window=5) as owner,
+        Engine(same_store(store), pause_window=5) as client,
     ):
         for n, begun in gates.items():
             handle = await owner.submit(TaskCall.of("note", n))

@@ -79,31 +79,31 @@ def test_the_definitions_timeouts_are_stored_with_each_task(options: SubmitOptio
 
 
 def test_submitted_timeouts_replace_those_of_the_definition_as_a_whole() -> None:
-    row = CLIENT.row(timed.bind(), SubmitOptions(timeouts=Timeouts(idle=1, final="idle")))
+    row = CLIENT.row(timed.bind(), SubmitOptions(timeout=Timeouts(idle=1, final="idle")))
     assert limits_of(row) == (Timeouts(idle=1, final="idle"), None, None)
-    row = CLIENT.row(timed.bind(), SubmitOptions(timeouts=Timeouts()))
+    row = CLIENT.row(timed.bind(), SubmitOptions(timeout=Timeouts()))
     assert limits_of(row) == (Timeouts(), None, None)
 
 
 def test_submitted_timeouts_give_a_task_its_instants() -> None:
-    row = ENGINE.row(plain.bind(), SubmitOptions(timeouts=Timeouts(start=1, total=2), delay=100))
+    row = ENGINE.row(plain.bind(), SubmitOptions(timeout=Timeouts(start=1, total=2), delay=100))
     assert limits_of(row) == (Timeouts(start=1, total=2), NOW + 2_000_000, 1_000_000)
 
 
 def test_a_plain_number_is_the_timeout_of_each_attempt() -> None:
-    row = ENGINE.row(told.bind(), SubmitOptions(timeouts=7))  # type: ignore[arg-type]  # as an engine may pass it on
+    row = ENGINE.row(told.bind(), SubmitOptions(timeout=7))  # type: ignore[arg-type]  # as an engine may pass it on
     assert limits_of(row) == (Timeouts(attempt=7), None, None)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, True, "5", []])
 def test_a_submitted_timeout_that_cannot_be_used_is_refused(timeout: Any) -> None:
     with pytest.raises(InvalidOption, match=r"^timeout: "):
-        ENGINE.row(plain.bind(), SubmitOptions(timeouts=timeout))
+        ENGINE.row(plain.bind(), SubmitOptions(timeout=timeout))
 
 
 def test_a_client_that_knows_only_the_name_leaves_the_limits_to_the_claim() -> None:
     assert limits_of(CLIENT.row(TaskCall.of("timed"))) == (None, None, None)
-    row = CLIENT.row(TaskCall.of("timed"), SubmitOptions(timeouts=Timeouts(total=1)))
+    row = CLIENT.row(TaskCall.of("timed"), SubmitOptions(timeout=Timeouts(total=1)))
     assert limits_of(row) == (Timeouts(total=1), NOW + 1_000_000, None)
 
 

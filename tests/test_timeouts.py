@@ -379,7 +379,7 @@ async def test_two_stuck_threads_stop_neither_a_third_task_nor_the_exit(store: S
     try:
         with anyio.fail_after(30):
             async with Engine(store, tasks=[stuck, double], concurrency=2, kill_grace=0.1, shutdown_grace=0) as engine:
-                stuck_ones = await engine.submit_many([TaskCall.of("stuck")] * 2, options=SubmitOptions(timeouts=0.1))
+                stuck_ones = await engine.submit_many([TaskCall.of("stuck")] * 2, options=SubmitOptions(timeout=0.1))
                 third = await engine.submit(TaskCall.of("double", 4))
                 assert (await third.wait()).value == 8
                 assert [(await handle.wait()).state for handle in stuck_ones] == [State.LOST] * 2

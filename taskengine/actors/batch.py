@@ -18,7 +18,7 @@ from taskengine.actors.messages import (
     Submit,
 )
 from taskengine.core.decide import Decision
-from taskengine.core.model import HistoryRow, HoldRow, LogRow, SideRow, TaskRow, TaskWrite
+from taskengine.core.model import CommandRow, HistoryRow, HoldRow, LogRow, SideRow, TaskRow, TaskWrite
 from taskengine.core.timeouts import NO_TIMEOUTS, Timeouts
 
 
@@ -143,6 +143,8 @@ class TickResult:
     recovered: list[tuple[Recover, int]] = field(factory=list)
     held: list[tuple[PutHold | ReleaseHold, bool | None]] = field(factory=list)
     deleted: list[tuple[Delete, bool | Exception]] = field(factory=list)
+    commands: Sequence[CommandRow] = ()
+    """Commands for this owner; the persister makes requests of them, since it knows which bodies have begun."""
     holds: KnownHolds | None = None
     """The holds of many, where they have changed since the batch was made."""
     claimed: list[TaskRow] = field(factory=list)

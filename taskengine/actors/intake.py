@@ -20,6 +20,8 @@ class Intake:
         self.by_id: dict[str, TaskRow] = {}
         self.by_key: dict[str, TaskRow] = {}
         self.gone: set[str] = set()
+        self.requeued: set[str] = set()
+        """Of those that are to be requeued once: the ones that were, in this batch or before."""
         self.pending: int | None = None
         self._look_up_all()
 
@@ -30,6 +32,8 @@ class Intake:
             ids.extend(submit.chosen_ids)
             keys.extend(row.idempotency_key for row in submit.rows if row.idempotency_key is not None)
         self.gone = self.tx.deleted(ids) if ids else set()
+        once = [requeue.task_id for requeue in self.batch.requeues if requeue.is_once]
+        self.requeued = self.tx.requeued(once) if once else set()
         if ids or keys:
             for row in self.tx.find(ids=ids, idempotency_keys=keys):
                 self._remember(row)
@@ -125,6 +129,9 @@ class Intake:
             raise TaskExpired(requeue.task_id) if requeue.task_id in self.gone else TaskNotFound(requeue.task_id)
         if old.state not in FINAL:
             raise NotFinished(task_id=old.id, state=old.state, operation="requeue")
+        if requeue.is_once and old.id in self.requeued:
+            return Receipt(id=old.id, created=False, state=old.state)
+        self.requeued.add(old.id)
         now = self.batch.now
         row = TaskRow(
             key=0,
@@ -166,6 +173,8 @@ class Intake:
             priority=ended.priority,
             due_at=now,
             created_at=now,
+            deadline_at=known.timeouts.deadline_at(now) if known else None,
+            start_within=known.timeouts.start_within() if known else None,
         )
         self._accept(row, f"callback:{ended.id}", f"on_{cause} of {ended.name}")
 

@@ -87,6 +87,8 @@ class Requeue:
     keep_key: bool
     actor: str
     reply: Reply[Receipt]
+    is_once: bool = False
+    """Not if it was requeued before; the receipt says so."""
     deadline: float = float("inf")
     """As for `Submit`."""
 
@@ -102,6 +104,8 @@ class Request:
     command_id: str
     """Id of the command row that is written if another process runs the task, and of the one this answers."""
     reply: "Reply[RequestAnswer] | None" = None
+    is_command: bool = False
+    """It was read from a command row, which goes with it."""
     deadline: float = float("inf")
     """As for `Submit`."""
 

@@ -12,6 +12,7 @@ The persister never waits for the runner (the stream of claims has room for all 
 block each other.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
@@ -48,7 +49,7 @@ from taskengine.actors.messages import (
 from taskengine.actors.messages import Said as SaidMessage
 from taskengine.actors.publisher import LiveAttempts, Publisher, send_or_drop
 from taskengine.actors.settings import Settings
-from taskengine.actors.tick import run_tick
+from taskengine.actors.tick import as_request, run_tick
 from taskengine.core.decide import Decision, Limits, decide_outcome, decide_pause_answer, enact
 from taskengine.core.errors import EngineNotRunning, StoreError, StoreFull, StoreGone, StoreUnavailable
 from taskengine.core.lifecycle import State, Trigger
@@ -122,6 +123,8 @@ class Persister:
         self._barriers: list[Barrier] = []
         self._quiesce: list[Quiesce] = []
         self._holds = KnownHolds()
+        self._commands: deque[Request] = deque()
+        """What other processes ask, read in one tick and carried out in the next."""
         self._defaults: tuple[tuple[str, ...], dict[str, TaskDefaults]] = ((), {})
         self._failed_in_a_row = 0
         self.outages = 0
@@ -145,6 +148,8 @@ class Persister:
         async for first in self._inbox:
             self._taken.clear()
             batch = self._new_batch()
+            while self._commands:
+                self._add(batch, self._commands.popleft())
             self._add(batch, first)
             await self._gather(batch)
             batch.now = self._clock.now()
@@ -382,6 +387,7 @@ class Persister:
         if result.owner_gone and self._owner is not None:
             send_or_drop(self._alarms, OwnerGone(self._owner))
         self._host.other_owners = result.other_owners
+        self._commands.extend(as_request(command) for command in result.commands)
 
     def _answer_waiting(self) -> None:
         for barrier in self._barriers:

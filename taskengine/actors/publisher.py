@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from taskengine import codec
+from taskengine import records
 from taskengine.actors.batch import KnownHolds, Move, Settlement, TickResult
 from taskengine.actors.bulletin import Bulletin
 from taskengine.actors.messages import Attempt, GiveBack, Interrupt, Pause, TickReport, Unpause
@@ -91,8 +91,10 @@ class Publisher:
         if result.holds is not None:
             self._publish_holds(result.holds)
         self._publish_answers(result)
-        # A tick that could not claim, during an outage, is to be followed by one that does.
-        report = TickReport(next_due=result.next_due, has_more_due=result.has_more_due or not was_claiming)
+        # A tick that could not claim, during an outage, is to be followed by one that does; one that read commands, by
+        # one that carries them out.
+        has_more = result.has_more_due or not was_claiming or bool(result.commands)
+        report = TickReport(next_due=result.next_due, has_more_due=has_more)
         for settlement in result.settled:
             self._publish_settled(settlement, report)
             if is_listening:
@@ -191,11 +193,5 @@ def send_or_drop(stream: MemoryObjectSendStream[Any], message: Any) -> None:
 
 
 def _is_covered(attempt: Attempt, holds: Sequence[HoldRow]) -> bool:
-    row = attempt.row
-    tags: Sequence[str] = ()
-    if row.tags is not None:
-        try:
-            tags = [str(tag) for tag in codec.load(row.tags)]
-        except (codec.NotJson, TypeError):
-            tags = ()
-    return any(covers(hold, row, tags) for hold in holds)
+    tags = records.tags_of(attempt.row)
+    return any(covers(hold, attempt.row, tags) for hold in holds)

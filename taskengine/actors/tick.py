@@ -192,7 +192,7 @@ class _Tick:
             self.result.moves.extend(self.move(decided))
             count += len(rows)
         for command in self.tx.commands(recovery.owner):
-            self.requests.append(_as_request(command))
+            self.requests.append(as_request(command))
         self.tx.drop_owner(recovery.owner)
         return count
 
@@ -200,10 +200,11 @@ class _Tick:
 
     def answer_requests(self) -> None:
         requests = self.requests
+        carried_out = [request.command_id for request in requests if request.is_command]
+        if carried_out:
+            self.tx.drop_commands(carried_out)
         if self.head.has_commands and self.batch.owner is not None:
-            commands = self.tx.commands(self.batch.owner)
-            self.tx.drop_commands([command.id for command in commands])
-            requests.extend(_as_request(command) for command in commands)
+            self.result.commands = self.tx.commands(self.batch.owner)
         if not requests:
             return
         rows = {row.id: row for row in self.tx.find(ids=[request.task_id for request in requests])}
@@ -415,6 +416,7 @@ class _Tick:
         row.recover = row.recover or defaults.recover
         if row.timeouts is None and row.deadline_at is None:
             row.deadline_at = defaults.timeouts.deadline_at(row.created_at)
+            row.start_within = defaults.timeouts.start_within()
 
     def save(self) -> None:
         self.ledger.save(self.tx)
@@ -459,13 +461,15 @@ def apply_write(row: TaskRow, write: TaskWrite) -> None:
     row.failure = write.failure
 
 
-def _as_request(command: CommandRow) -> Request:
+def as_request(command: CommandRow) -> Request:
+    """Make the request that a command row stands for."""
     return Request(
         task_id=command.task_id,
         trigger=_TRIGGERS[command.kind],
         actor=command.actor,
         reason=command.reason,
         command_id=command.id,
+        is_command=True,
     )
 
 

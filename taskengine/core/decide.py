@@ -356,9 +356,11 @@ def may_prefetch(row: TaskRow) -> bool:
     """Tell whether a queued task may be claimed before a slot is free for it.
 
     Not a last attempt, nor one that must not repeat, nor one that has taken an owner down before: a crash would charge
-    or end them though their body never began.
+    or end them though their body never began. Nor one that may run out of time before a body begins: that is noticed
+    where it waits in the store.
     """
-    return row.crashes == 0 and row.recover != "lost" and (row.max_attempts or 1) - row.charged > 1
+    may_crash = row.crashes == 0 and row.recover != "lost" and (row.max_attempts or 1) - row.charged > 1
+    return may_crash and row.deadline_at is None and row.start_within is None
 
 
 _WISHED = _PAUSES | {State.STOPPING}

@@ -529,7 +529,7 @@ class SubmitOptions:
     max_attempts: int | None = None
     retry: "RetryPolicy | None" = None
     recover: str | None = None
-    timeouts: "Timeouts | float | None" = None
+    timeout: "Timeouts | float | None" = None
     """A number is the seconds of each attempt."""
     on_success: str | Callable[..., Any] | None = None
     """The task, or its name, that gets a `TaskEnd` when this one has succeeded."""

@@ -317,6 +317,13 @@ class TaskChecks(Checks):
             expect_equal(len(tx.owned(OWNER, 1)), 1, "owned() with a limit")
             expect_equal(tx.owned("nobody", 9), [], "owned() of an unknown owner")
 
+    def what_was_requeued_is_told_apart(self) -> None:
+        with self._opened() as store:
+            with store.transact() as tx:
+                submit(tx, make_row("old"), make_row("other"), make_row("new", requeued_from="old"))
+                expect_equal(tx.requeued(["old", "other", "absent"]), {"old"}, "requeued()")
+                expect_equal(tx.requeued([]), set(), "requeued() of nothing")
+
     def a_deleted_task_leaves_a_tombstone_and_nothing_else(self) -> None:
         with self._opened() as store:
             with store.transact() as tx:

@@ -18,7 +18,7 @@ from taskengine.actors.messages import (
     Requeue,
     Submit,
 )
-from taskengine.actors.tick import apply_write, run_tick
+from taskengine.actors.tick import apply_write, as_request, run_tick
 from taskengine.core.decide import AttemptOutcome, Decision, Limits, OutcomeKind, decide_outcome, enact
 from taskengine.core.lifecycle import State, Trigger
 from taskengine.core.model import Failure, FailureKind, OwnerRow, TaskRow
@@ -109,6 +109,9 @@ class Engine:
                 attempt.wish = move.decision.wish or attempt.wish
         for row in result.claimed:
             self.live[row.id] = Attempt(row)
+        if result.commands:
+            following = self.tick(requests=[as_request(command) for command in result.commands])
+            result.answered.extend(following.answered)
         return result
 
     def submit(self, *rows: TaskRow, **options: Any) -> list[Receipt] | Exception:

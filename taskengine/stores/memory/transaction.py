@@ -80,6 +80,9 @@ class MemoryTransaction(MemoryRecords):
     def deleted(self, ids: Sequence[str]) -> set[str]:
         return self._store._tombstones.intersection(ids)
 
+    def requeued(self, ids: Sequence[str]) -> set[str]:
+        return {task_id for task_id in ids if self._store._indexes.requeued.get(task_id)}
+
     def update(self, writes: Sequence[TaskWrite]) -> set[int]:
         won = set()
         for write in writes:

@@ -221,6 +221,10 @@ class SqliteTransaction(SqliteRecords):
         sql = gather("id", "tombstone WHERE id IN (SELECT value FROM json_each(?))")
         return {row[0] for row in decode_lists(self._one(sql, encode_rows(ids))[0])}
 
+    def requeued(self, ids: Sequence[str]) -> set[str]:
+        sql = gather("requeued_from", "task WHERE requeued_from IN (SELECT value FROM json_each(?))")
+        return {row[0] for row in decode_lists(self._one(sql, encode_rows(ids))[0])}
+
     def update(self, writes: Sequence[TaskWrite]) -> set[int]:
         if not writes:
             return set()
