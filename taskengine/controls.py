@@ -133,7 +133,8 @@ class Controls:
         if answer.state is State.PAUSED or (answer.is_held and answer.state in WAITING):
             return True
         window = self._settings.pause_window + REMOTE_MARGIN
-        return await self._verdict(task_id, answer.version, _says_paused, window)
+        judge = _says_paused_there if answer.is_remote else _says_paused
+        return await self._verdict(task_id, answer.version, judge, window)
 
     async def resume(self, task_id: str, *, reason: str | None, actor: str) -> bool:
         """See `Engine.resume`."""
@@ -230,6 +231,12 @@ def _check_words(actor: str, reason: str | None) -> None:
 
 
 def _says_paused(reader: Reader, row: TaskRow, version: int) -> bool | None:
+    if row.state in WAITING and row.held is None:
+        return False  # It was held, given back, and freed again by somebody else.
+    return _says_paused_there(reader, row, version)
+
+
+def _says_paused_there(reader: Reader, row: TaskRow, version: int) -> bool | None:
     if row.state in FINAL or row.state is State.STOPPING:
         return False
     if row.held is not None and row.state in WAITING:

@@ -185,7 +185,9 @@ class Overseer:
         timeout = live.voice.next_timeout() if live.voice is not None else None
         if timeout is None or timeout[0] > now:
             return False
-        live.attempt.cause = live.attempt.cause or timeout[1].value
+        if live.attempt.cause not in ("shutdown", "owner_gone"):
+            # In place of a request that is not stored (yet): a stored one would have begun to end it.
+            live.attempt.cause = timeout[1].value
         self.force(live, TIMEOUTS[timeout[1]])
         return True
 

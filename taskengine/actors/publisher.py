@@ -177,7 +177,7 @@ class Publisher:
                     self._give_back(attempt)
 
     def _give_back(self, attempt: Attempt) -> None:
-        if attempt.cause is None or attempt.cause == "held":
+        if attempt.began_at is None and attempt.cause in (None, "held"):
             attempt.cause = "held"
             self._control.send_nowait(GiveBack(attempt))
 
