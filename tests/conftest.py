@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from taskengine import MemoryStore, SqliteStore
 from taskengine.ports import Store
 from taskengine.testing.invariants import check_invariants
+from tests.bodies import Sign
 
 HANG_LIMIT = 150
 """Seconds for one test with its fixtures; above pytest-timeout's, which reports better but lets a teardown hang."""
@@ -86,3 +87,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         assert check_invariants(made) == []
     finally:
         made.close()
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Iterator[Sign]:
+    """The file for which bodies wait; it is there in the end, so that no thread is left waiting."""
+    sign = Sign(tmp_path)
+    yield sign
+    sign.give()

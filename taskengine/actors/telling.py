@@ -18,9 +18,9 @@ def facts_of_settlement(settlement: Settlement) -> Iterator[Fact]:
     if not settlement.ends_attempt:
         return
     duration = max(0, last.at - attempt.began_at) // 1000 if attempt.began_at is not None else 0
-    if last.trigger is Trigger.ATTEMPT_RETRY:
+    if last.trigger in (Trigger.ATTEMPT_RETRY, Trigger.BODY_SNOOZE):
         yield Fact(
-            "task_retry",
+            "task_retry" if last.trigger is Trigger.ATTEMPT_RETRY else "task_snooze",
             row,
             write.state,
             write.charged,
@@ -40,16 +40,6 @@ def facts_of_settlement(settlement: Settlement) -> Iterator[Fact]:
             reason=decision.reason,
             failure=decision.failure,
             facts=attempt.facts,
-        )
-    elif last.trigger is Trigger.BODY_SNOOZE:
-        yield Fact(
-            "task_snooze",
-            row,
-            write.state,
-            write.charged,
-            duration_ms=duration,
-            delay_s=round(max(0, write.due_at - last.at) / 1_000_000, 3),
-            reason=decision.reason,
         )
     else:
         yield Fact("task_interrupted", row, write.state, write.charged, duration_ms=duration, reason=decision.reason)
