@@ -59,14 +59,25 @@ from taskengine.registry import TaskCall as TaskCall
 from taskengine.registry import task as task
 
 if TYPE_CHECKING:
+    from taskengine.core.schedule import Cron as Cron
+    from taskengine.core.schedule import Every as Every
+    from taskengine.core.schedule import Months as Months
+    from taskengine.core.schedule import Once as Once
     from taskengine.stores.memory import MemoryStore as MemoryStore
     from taskengine.stores.sqlite import SqliteStore as SqliteStore
 
 __version__ = "0.1.0"
 
 
-_LATE = {"MemoryStore": "taskengine.stores.memory", "SqliteStore": "taskengine.stores.sqlite"}
-"""Loaded when asked for: most programs use one of them, and SQLite's brings a library along."""
+_LATE = {
+    "Cron": "taskengine.core.schedule",
+    "Every": "taskengine.core.schedule",
+    "MemoryStore": "taskengine.stores.memory",
+    "Months": "taskengine.core.schedule",
+    "Once": "taskengine.core.schedule",
+    "SqliteStore": "taskengine.stores.sqlite",
+}
+"""Loaded when asked for: most programs use one store and no schedule, and some bring a library along."""
 
 
 def __getattr__(name: str) -> Any:
@@ -78,10 +89,12 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "TRANSITIONS",
     "AttemptFailed",
+    "Cron",
     "DownstreamError",
     "DuplicateTask",
     "Engine",
     "EngineNotRunning",
+    "Every",
     "Explanation",
     "Failure",
     "FailureKind",
@@ -95,7 +108,9 @@ __all__ = [
     "JsonFormatter",
     "LogLine",
     "MemoryStore",
+    "Months",
     "NotFinished",
+    "Once",
     "Outcome",
     "Progress",
     "QueueFull",

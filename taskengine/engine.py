@@ -24,6 +24,7 @@ from taskengine.core.errors import EngineNotRunning, InvalidOption, UsageError
 from taskengine.core.model import SubmitOptions
 from taskengine.core.retry import RetryPolicy
 from taskengine.core.timeouts import Timeouts
+from taskengine.eventloop import protect
 from taskengine.handles import Submission, TaskHandle
 from taskengine.importable import refuse_unfit
 from taskengine.looking import Looking
@@ -159,6 +160,7 @@ class Engine(Asking, Looking):
             )
         )
         await running.start()
+        protect(Engine.__aexit__)
         self._running = running
         return self
 

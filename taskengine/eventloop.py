@@ -35,6 +35,14 @@ def run_soon() -> Soon:
     return soon
 
 
+def protect(function: Callable[..., Any]) -> None:
+    """Have trio raise no KeyboardInterrupt in the middle of this function of ours, but only where it waits."""
+    if "trio" in sys.modules:
+        import trio
+
+        trio.lowlevel.enable_ki_protection(function)
+
+
 def is_on_loop() -> bool:
     """Tell whether this thread is running an event loop right now, so that blocking it would block that loop."""
     if "trio" in sys.modules:

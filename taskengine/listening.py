@@ -41,8 +41,8 @@ class Listening:
         """
         try:
             with self._scope:
-                while not await self._tell_all():
-                    await anyio.sleep(OUTAGE_PAUSE)  # noqa: ASYNC110  # The store tells nobody when it is back.
+                while not await self._tell_all():  # noqa: ASYNC110  # The store tells nobody when it is back.
+                    await anyio.sleep(OUTAGE_PAUSE)
         finally:
             self._has_ended.set()
 

@@ -198,11 +198,17 @@ class Running:
     async def stop(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
+        interrupt: KeyboardInterrupt | None = None
         with anyio.CancelScope(shield=True):
-            try:
-                await self.actors.stop()
-            except Exception:  # The task group must be left whatever happens; it raises what crashed an actor.
-                logger.exception("the engine could not be ended in order")
+            # Beside the host's own task: trio raises the next Ctrl-C where that one waits, and here it does no harm.
+            ended = anyio.Event()
+            spawn(self._tg, self._stop_actors, ended, name="taskengine stop")
+            while not ended.is_set():
+                try:
+                    await ended.wait()
+                except KeyboardInterrupt as another:
+                    interrupt = another
+                    self.actors.end_bodies()
             self.bulletin.close()
             with anyio.move_on_after(LAST_WORDS):
                 for listening in self._listeners:
@@ -215,10 +221,21 @@ class Running:
             if is_cancellation:
                 return await self._tg.__aexit__(exc_type, exc, tb)
             await self._tg.__aexit__(None, None, None)
-            return None
         finally:
             with anyio.CancelScope(shield=True):
                 await self._close()
+        if interrupt is not None and not isinstance(exc, KeyboardInterrupt):
+            raise interrupt
+        return None
+
+    async def _stop_actors(self, ended: anyio.Event) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.actors.stop()
+            except Exception:  # The task group must be left whatever happens; it raises what crashed an actor.
+                logger.exception("the engine could not be ended in order")
+            finally:
+                ended.set()
 
     async def _close(self) -> None:
         for executor in self._executors.values():

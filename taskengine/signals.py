@@ -109,6 +109,9 @@ class Voice(Protocol):
     """What a body can say. Callable from any thread of the process in which the body runs; never blocks, never raises
     because of the engine's troubles."""
 
+    def begun(self) -> None:
+        """It begins now, where more had to be done before (a child has loaded its module): the clocks begin anew."""
+
     def checkpoint(self) -> None:
         """It lives: the idle clock begins anew."""
 

@@ -37,6 +37,8 @@ from taskengine.core.model import (
     TaskPage,
     TaskRow,
     Transition,
+    Wish,
+    WishKind,
 )
 from taskengine.ports import Reader, StoreHost
 from taskengine.registry import Registry, TaskDefinition
@@ -132,7 +134,13 @@ class Views:
         row = await self.row(task_id)
         found = await self._host.read(partial(_surroundings, row))
         task = records.task_from_row(row)
-        return explain(row, found, held=task.held, wish=task.wish, now=self._now())
+        wish = task.wish
+        if wish is None and row.state in (State.STOPPED, State.CANCELLED):
+            # It had no body whose end was wished for; its last move tells who asked.
+            move = (await self.history(task_id))[-1]
+            kind = WishKind.STOP if row.state is State.STOPPED else WishKind.CANCEL
+            wish = Wish(kind=kind, actor=move.actor, reason=move.reason)
+        return explain(row, found, held=task.held, wish=wish, now=self._now(), failure=task.error)
 
     async def holds(self) -> list[StandingHold]:
         """Read the holds of many that stand."""

@@ -178,6 +178,11 @@ async def test_using_an_engine_outside_its_block_is_refused() -> None:
         await engine.stats()
 
 
+def our_threads() -> list[threading.Thread]:
+    """Return the threads of engines; trio keeps some of its own for a while."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("taskengine")]
+
+
 @pytest.mark.parametrize(
     ("prepare", "error", "hint"),
     [
@@ -190,11 +195,11 @@ async def test_a_store_that_cannot_be_opened_is_one_clear_error(
 ) -> None:
     path = tmp_path / "tasks.db"
     prepare(path)
-    threads = threading.active_count()
+    threads = our_threads()
     with pytest.raises(error, match=hint):
         async with Engine(path, tasks=TASKS):
             pass
-    assert threading.active_count() == threads
+    assert our_threads() == threads
     with pytest.raises(StoreUnavailable, match="folder does not exist"):
         async with Engine(tmp_path / "no" / "where.db"):
             pass
@@ -236,7 +241,7 @@ HOST = """
         await anyio.sleep(3600)
 
     async def main():
-        async with Engine({path!r}, tasks=[sleep_long], shutdown_grace=0) as engine:
+        async with Engine({path!r}, tasks=[sleep_long], shutdown_grace={grace}) as engine:
             await engine.submit(sleep_long.bind(), id="one")
             async for event in engine.events(after=0):
                 if event.target == "running":
@@ -250,8 +255,8 @@ HOST = """
 """
 
 
-def host(tmp_path: Path, backend: str, then: str) -> "subprocess.Popen[str]":
-    script = textwrap.dedent(HOST).format(path=str(tmp_path / "tasks.db"), backend=backend, then=then)
+def host(tmp_path: Path, backend: str, then: str, grace: float = 0) -> "subprocess.Popen[str]":
+    script = textwrap.dedent(HOST).format(path=str(tmp_path / "tasks.db"), backend=backend, then=then, grace=grace)
     return subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()
     )
@@ -271,6 +276,27 @@ def test_ctrl_c_reaches_the_host_and_the_task_is_given_back(tmp_path: Path, back
     store.close()
     assert row is not None
     assert (row.state, row.charged) == (State.QUEUED, 0)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_grace(tmp_path: Path) -> None:
+    """On trio; asyncio itself leaves on the spot, wherever it is, and the next engine recovers what ran."""
+    indent = " " * 16  # as deep as what is filled in
+    then = f"try:\n{indent}    await anyio.sleep(3600)\n{indent}finally:\n{indent}    print('leaving', flush=True)"
+    process = host(tmp_path, "trio", then, grace=3600)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "leaving\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert out == "interrupted\n", err
+    assert "TrioInternalError" not in err
+    store = SqliteStore(tmp_path / "tasks.db")
+    store.open()
+    row = store.reader().get("one")
+    store.close()
+    assert row is not None
+    assert (row.state, row.charged, err) == (State.QUEUED, 0, "")
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -1,5 +1,6 @@
 """Executors seen from the engine: a bad body costs its own attempt and nothing else, wherever it runs."""
 
+import importlib
 import logging
 import signal
 import subprocess
@@ -171,6 +172,25 @@ async def test_a_child_is_timed_out_by_force_and_the_timeout_is_retried(store: S
         assert outcome.failure is not None
         assert outcome.failure.kind is FailureKind.TIMEOUT_ATTEMPT
         assert (await (await engine.submit(bodies.child_pid.bind())).wait()).ok
+
+
+async def test_the_clocks_of_a_child_begin_when_its_module_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a module that takes longer to load than an attempt may take could never be run."""
+    (tmp_path / "slow_to_load.py").write_text(
+        "import time\n"
+        "from taskengine import Timeouts, task\n"
+        "time.sleep(1.0)\n"
+        "@task(executor='process', timeout=Timeouts(attempt=0.5, idle=0.5, final=('attempt', 'idle')))\n"
+        "def loaded() -> int:\n"
+        "    return 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = importlib.import_module("slow_to_load").loaded
+    async with Engine(MemoryStore(), tasks=[loaded]) as engine:
+        with anyio.fail_after(60):
+            assert (await (await engine.submit(loaded.bind())).wait()).value == 1
 
 
 async def test_a_child_is_replaced_after_so_many_calls(store: Store) -> None:

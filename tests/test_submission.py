@@ -91,7 +91,7 @@ def test_submitted_timeouts_give_a_task_its_instants() -> None:
 
 
 def test_a_plain_number_is_the_timeout_of_each_attempt() -> None:
-    row = ENGINE.row(told.bind(), SubmitOptions(timeout=7))  # type: ignore[arg-type]  # as an engine may pass it on
+    row = ENGINE.row(told.bind(), SubmitOptions(timeout=7))
     assert limits_of(row) == (Timeouts(attempt=7), None, None)
 
 
@@ -129,7 +129,7 @@ def test_each_callback_can_be_submitted(option: str, end: str) -> None:
 
 
 def test_a_task_itself_may_stand_for_its_name() -> None:
-    options = SubmitOptions(on_settled=on_end)  # type: ignore[arg-type]  # as an engine may pass it on
+    options = SubmitOptions(on_settled=on_end)
     assert callbacks_of(ENGINE.row(plain.bind(), options)) == {"settled": "on_end"}
 
 

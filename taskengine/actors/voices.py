@@ -18,6 +18,9 @@ from taskengine.core.model import FailureKind, TaskRow
 from taskengine.core.timeouts import Timeouts
 from taskengine.ports import Clock
 
+LOADING = 60.0
+"""Seconds that another process may take to load a body before the clocks of the attempt run against it."""
+
 _LOCK = threading.Lock()
 """Guards all of them: it is held for microseconds, and making one for each attempt would cost more."""
 
@@ -85,6 +88,11 @@ class LocalVoice:
         self.has_pause_news = False
 
     # --- speaking; on any thread ---
+
+    def begun(self) -> None:
+        """See `Voice.begun`."""
+        self._began = self._checkpoint = self._clock.monotonic()
+        self._heard()
 
     def checkpoint(self) -> None:
         """See `Voice.checkpoint`."""
@@ -231,6 +239,8 @@ class EchoingVoice(LocalVoice):
 
     def __init__(self, row: TaskRow, timeouts: Timeouts, **parts: Any) -> None:
         super().__init__(row, timeouts, **parts)
+        self._began += LOADING
+        self._checkpoint += LOADING
         self._logger = task_logger(row.id)
         self._extra = {"task_id": row.id, "attempt": row.attempt}
 

@@ -125,7 +125,7 @@ async def _why_not_paused(engine: "Engine", task: Task) -> str:
         return _ending(task)
     moves = await engine.history(task.id)
     if moves[-1].trigger is Trigger.RUNTIME_PAUSE_MISSED:
-        return "its body came to no checkpoint in time; the pause was taken back"
+        return "its body came to no checkpoint (a body that takes no context never does); the pause was taken back"
     if moves[-1].trigger is Trigger.USER_RESUME:
         return f"{moves[-1].actor} has resumed it in the meantime"
     return "the process that runs it has not answered; the request may still be carried out"

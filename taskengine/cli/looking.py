@@ -17,12 +17,15 @@ from taskengine.cli.output import (
     transition_as_json,
     write_json,
 )
-from taskengine.core.lifecycle import State
+from taskengine.core.lifecycle import TIMED, State
 from taskengine.core.model import Hold, Stats, Task, Transition
 
 if TYPE_CHECKING:
     from taskengine.core.explain import Explanation
     from taskengine.core.timeouts import Timeouts
+
+ASKED_ENDS = {State.STOPPED: "stop", State.CANCELLED: "cancel"}
+"""Final states that somebody asked for, and the word for asking."""
 
 
 @click.command(cls=EngineCommand)
@@ -32,26 +35,33 @@ if TYPE_CHECKING:
 def status(shared: Shared, task_id: str) -> int:
     """Show one task; exit 3 if it has ended otherwise than succeeded."""
 
-    async def read() -> Task:
+    async def read() -> tuple[Task, Transition | None]:
         async with shared.client() as engine:
-            return with_hold(await engine.get(task_id), await engine.holds())
+            task = with_hold(await engine.get(task_id), await engine.holds())
+            # A task that had no body when it was ended has no wish; its last move knows who asked.
+            needs_move = task.state in ASKED_ENDS and task.wish is None
+            return task, (await engine.history(task_id))[-1] if needs_move else None
 
-    task = run_async(read)
+    task, last_move = run_async(read)
     if shared.as_json:
         write_json(task_as_json(task))
     else:
-        describe(task)
+        describe(task, last_move)
     return ENDED_OTHERWISE if task.is_final and task.state is not State.SUCCEEDED else 0
 
 
-def describe(task: Task) -> None:
-    """Write what is known of a task for people, a line for each thing."""
-    for name, value in _facts(task):
+def describe(task: Task, last_move: Transition | None = None) -> None:
+    """Write what is known of a task for people, a line for each thing.
+
+    Args:
+        last_move: of a task that was ended by somebody while it had no body.
+    """
+    for name, value in _facts(task, last_move):
         if value not in (None, ""):
             say(f"{name + ':':<15}{plain(value)}")
 
 
-def _facts(task: Task) -> Iterator[tuple[str, Any]]:
+def _facts(task: Task, last_move: Transition | None) -> Iterator[tuple[str, Any]]:
     from taskengine.cli.tables import elapsed, progress
 
     yield "id", task.id
@@ -64,13 +74,9 @@ def _facts(task: Task) -> Iterator[tuple[str, Any]]:
     yield "requeued from", task.requeued_from
     if task.held is not None:
         yield "held by", _describe_hold(task.held)
-    if task.wish is not None and not task.is_final:
-        yield (
-            "asked",
-            f"{task.wish.kind.value} by {task.wish.actor}" + (f": {task.wish.reason}" * bool(task.wish.reason)),
-        )
+    yield "asked", _describe_asked(task, last_move)
     yield "created", instant(task.created_at)
-    yield "due", instant(task.due_at) if task.started_at is None and not task.is_final else None
+    yield "due", instant(task.due_at) if _has_due_time(task) else None
     yield "started", instant(task.started_at)
     yield "finished", instant(task.finished_at)
     yield "elapsed", elapsed(task, now())
@@ -81,6 +87,23 @@ def _facts(task: Task) -> Iterator[tuple[str, Any]]:
     yield "failure", task.error
     if task.state is State.SUCCEEDED:
         yield "result", _short_json(task.result)
+
+
+def _has_due_time(task: Task) -> bool:
+    return task.state in TIMED or (task.started_at is None and not task.is_final)
+
+
+def _describe_asked(task: Task, last_move: Transition | None) -> str | None:
+    """Tell what was asked of the task, by whom and why, while that stands or if it came to be."""
+    if task.is_final and task.state not in ASKED_ENDS:
+        return None
+    if task.wish is not None:
+        word, actor, reason = task.wish.kind.value, task.wish.actor, task.wish.reason
+    elif last_move is not None:
+        word, actor, reason = ASKED_ENDS[task.state], last_move.actor, last_move.reason
+    else:
+        return None
+    return f"{word} by {actor}" + (f": {reason}" if reason else "")
 
 
 def _describe_hold(hold: Hold) -> str:

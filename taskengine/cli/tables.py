@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from taskengine.cli.output import plain
+from taskengine.core.lifecycle import LEASED, State
 from taskengine.core.model import Progress, StandingHold, Stats, Task, Transition
 
 NOTHING = "-"
@@ -111,8 +112,13 @@ def stats_table(stats: Stats) -> Table:
 
 
 def elapsed(task: Task, now: datetime) -> str:
-    """Tell how long the latest body took or has been at work; `-` until one has begun."""
-    if task.started_at is None:
+    """Tell how long the body has been at work, or of an ended task, from the latest body's beginning to the end.
+
+    `-` of a task that waits, and of one that never began.
+    """
+    # A claimed task still carries the beginning of the attempt before.
+    is_at_work = task.state in LEASED and task.state is not State.STARTING
+    if task.started_at is None or not (is_at_work or task.is_final):
         return NOTHING
     return duration(((task.finished_at or now) - task.started_at).total_seconds())
 

@@ -159,6 +159,6 @@ class Shift:
             why = "not known here; pass --tasks MODULE"
             if name in known:
                 # After a drain only what is held can be left of a known name.
-                why = "interrupted" if self._is_interrupted else "held"
+                why = "left for the next worker" if self._is_interrupted else "held"
             left.append({"name": name, "unfinished": unfinished, "why": why})
         return left

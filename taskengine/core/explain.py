@@ -41,15 +41,24 @@ class Surroundings:
     tags: Sequence[str] = ()
 
 
-def explain(row: TaskRow, around: Surroundings, *, held: Hold | None, wish: Wish | None, now: int) -> Explanation:
+def explain(
+    row: TaskRow,
+    around: Surroundings,
+    *,
+    held: Hold | None,
+    wish: Wish | None,
+    now: int,
+    failure: str | None = None,
+) -> Explanation:
     """Tell why the task is not running, or that it is.
 
     Args:
         held, wish: the row's own, decoded.
         now: microseconds, wall clock.
+        failure: the row's own, as one text.
     """
     if row.state in FINAL:
-        return Explanation(code="ended", sentence=f"it has ended: {row.state.value}", data={"state": row.state.value})
+        return _explain_end(row, wish, failure)
     if row.state not in (State.QUEUED, State.BLOCKED) and row.state not in TIMED:
         return _explain_body(row, wish)
     hold = _explain_hold(row, around, held, now)
@@ -62,11 +71,30 @@ def explain(row: TaskRow, around: Surroundings, *, held: Hold | None, wish: Wish
     return _explain_queue(row, around)
 
 
+def _explain_end(row: TaskRow, wish: Wish | None, failure: str | None) -> Explanation:
+    data: dict[str, Any] = {"state": row.state.value}
+    sentence = f"it has ended: {row.state.value}"
+    if row.state in (State.STOPPED, State.CANCELLED):
+        data |= _asked_data(wish)
+        sentence += _asked_by(wish)
+    elif row.state in (State.FAILED, State.LOST) and failure is not None:
+        data["failure"] = failure
+        # What a body raised may have lines; this is a sentence.
+        sentence += f": {' '.join(failure.split())}"
+    return Explanation(code="ended", sentence=sentence, data=data)
+
+
+def _asked_data(wish: Wish | None) -> dict[str, Any]:
+    return {} if wish is None else {"wish": wish.kind.value, "actor": wish.actor, "reason": wish.reason}
+
+
+def _asked_by(wish: Wish | None) -> str:
+    return "" if wish is None else f", asked by {wish.actor}" + (f": {wish.reason}" if wish.reason else "")
+
+
 def _explain_body(row: TaskRow, wish: Wish | None) -> Explanation:
-    data: dict[str, Any] = {"owner": row.owner, "attempt": row.attempt}
-    if wish is not None:
-        data |= {"wish": wish.kind.value, "actor": wish.actor, "reason": wish.reason}
-    asked = "" if wish is None else f", asked by {wish.actor}" + (f": {wish.reason}" if wish.reason else "")
+    data: dict[str, Any] = {"owner": row.owner, "attempt": row.attempt, **_asked_data(wish)}
+    asked = _asked_by(wish)
     code, sentence = {
         State.STARTING: ("claimed", "it is claimed and about to begin"),
         State.RUNNING: ("running", "it is running"),
@@ -91,6 +119,7 @@ def _explain_hold(row: TaskRow, around: Surroundings, held: Hold | None, now: in
         if hold.is_released or (hold.until is not None and hold.until <= now) or not covers(hold, row, around.tags):
             continue
         until = None if hold.until is None else from_micros(hold.until).isoformat()
+        target = None if hold.scope is HoldScope.ALL else hold.target
         what = {
             HoldScope.ALL: "everything is held",
             HoldScope.NAME: f"tasks named {hold.target!r} are held",
@@ -99,7 +128,7 @@ def _explain_hold(row: TaskRow, around: Surroundings, held: Hold | None, now: in
         return Explanation(
             code=f"held_{hold.scope.value}",
             sentence=_held_by(what, hold.actor, hold.reason, until),
-            data={"target": hold.target, "actor": hold.actor, "reason": hold.reason, "until": until},
+            data={"target": target, "actor": hold.actor, "reason": hold.reason, "until": until},
         )
     return None
 

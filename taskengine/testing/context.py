@@ -27,6 +27,9 @@ class RecordingVoice:
         self._remaining = remaining
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
+    def begun(self) -> None:
+        """Take no notice."""
+
     def checkpoint(self) -> None:
         """Count it."""
         self.checkpoints += 1

@@ -3,8 +3,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from taskengine import Timeouts
-from tests.cli.bodies import mourn, report
+from taskengine import RetryPolicy, State, Timeouts
+from tests.cli.bodies import complain, mourn, report, step
 from tests.cli.conftest import BesideMaker, CommandLine, await_progress
 
 URL = "http://a.example/"
@@ -94,6 +94,44 @@ def test_status_tells_timeouts_callbacks_deadline_and_progress(cli: CommandLine,
     assert {key: value for key, value in task["progress"].items() if key != "at"} == said
     assert datetime.fromisoformat(task["progress"]["at"]) >= created
     assert cli("ps").out.splitlines()[1].split()[6:9] == ["3/10", "files", "reading\\x1b[2J"]
+
+
+def test_status_tells_when_a_task_that_waits_is_due(cli: CommandLine, beside: BesideMaker) -> None:
+    later = cli.submit(URL, "--delay", "60")
+    assert f"due:           {cli.state(later)['due_at']}\n" in cli("status", later).out
+    there = beside(complain)
+    failing = there.run(complain.bind(), retry=RetryPolicy(max_attempts=2, base=3600))
+    there.wait_until(failing, State.RETRY_WAIT)
+    out = cli("status", failing).out
+    assert f"due:           {cli.state(failing)['due_at']}\n" in out
+    assert "elapsed:       -\n" in out
+
+
+@pytest.mark.parametrize(("command", "ended"), [("stop", State.STOPPED), ("cancel", State.CANCELLED)])
+def test_status_of_what_somebody_ended_tells_who_asked_and_why(
+    cli: CommandLine, beside: BesideMaker, command: str, ended: State
+) -> None:
+    waiting = cli.submit(URL)
+    working = beside(step).run(step.bind())
+    for task_id in (waiting, working):
+        cli(command, task_id, "--reason", "enough", "--actor", "eve")
+        assert cli.state(task_id)["state"] == ended
+        assert f"asked:         {command} by eve: enough\n" in cli("status", task_id).out
+    assert cli("explain", working).out == f"it has ended: {ended.value}, asked by eve: enough\n"
+
+
+def test_explanation_of_what_was_ended_without_a_body_tells_who_asked(cli: CommandLine) -> None:
+    task_id = cli.submit(URL)
+    cli("cancel", task_id, "--reason", "enough", "--actor", "eve")
+    assert cli("explain", task_id).out == "it has ended: cancelled, asked by eve: enough\n"
+
+
+def test_explanation_of_what_failed_tells_the_failure(cli: CommandLine, beside: BesideMaker) -> None:
+    there = beside(complain)
+    failed = there.run(complain.bind(), max_attempts=1)
+    there.wait_until(failed, State.FAILED)
+    assert cli("explain", failed).out == "it has ended: failed: ValueError: no\n"
+    assert cli("explain", failed, "--json").json["data"] == {"state": "failed", "failure": "ValueError: no"}
 
 
 def test_absent_parts_of_a_task_are_null_and_left_out(cli: CommandLine) -> None:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from taskengine.cli.output import instant, plain
 from taskengine.cli.tables import HISTORY_COLUMNS, TASK_COLUMNS, duration, history_table, task_table
-from taskengine.core.lifecycle import State, Trigger
+from taskengine.core.lifecycle import FINAL, LEASED, STORED, State, Trigger
 from taskengine.core.model import Failure, FailureKind, Hold, Progress, Task, Transition
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -62,6 +62,16 @@ def test_task_at_work_shows_how_long_and_how_far() -> None:
         "1m15s",
         "33%",
     )
+
+
+@pytest.mark.parametrize("state", sorted(STORED))
+def test_time_is_told_while_a_body_is_at_work_and_of_what_has_ended(state: State) -> None:
+    finished = NOW - timedelta(seconds=5) if state in FINAL else None
+    cells = _cells(_task(state=state, started_at=NOW - timedelta(seconds=12), finished_at=finished))
+    if state in FINAL:
+        assert cells["ELAPSED"] == "7.0s"
+    else:
+        assert cells["ELAPSED"] == ("12.0s" if state in LEASED - {State.STARTING} else "-")
 
 
 def _said(**said: Any) -> Progress:

@@ -199,7 +199,7 @@ def test_signal_lets_running_bodies_end_and_begins_no_more(
     worker.send_signal(number)
     _, err = worker.communicate(timeout=60)
     assert worker.returncode == 0, err
-    assert "1 succeeded; left: 1 http_post (interrupted)" in err
+    assert "1 succeeded; left: 1 http_post (left for the next worker)" in err
     assert (cli.state(first)["state"], cli.state(second)["state"]) == ("succeeded", "queued")
     assert cli.state(second)["charged"] == 0
 

@@ -38,15 +38,28 @@ def ask(
     owners: tuple[OwnerFacts, ...] = (ABLE,),
     ahead: int | None = None,
     tags: tuple[str, ...] = (),
+    failure: str | None = None,
 ) -> Explanation:
     around = Surroundings(holds=holds, owners=owners, ahead=ahead, tags=tags)
-    return explain(row, around, held=held, wish=wish, now=NOW)
+    return explain(row, around, held=held, wish=wish, now=NOW, failure=failure)
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
 def test_what_has_ended_is_told_with_its_end(state: State) -> None:
     told = ask(unowned(state), holds=(many(HoldScope.ALL),))
     assert (told.code, told.sentence, dict(told.data)) == ("ended", f"it has ended: {state.value}", {"state": state})
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_an_end_is_told_with_who_asked_for_it_or_with_what_went_wrong(state: State) -> None:
+    told = ask(unowned(state), wish=CANCEL, failure="ValueError: no\n  more")
+    words: tuple[str, dict[str, Any]] = ("", {})
+    if state in (State.STOPPED, State.CANCELLED):
+        words = (", asked by anna: no more", {"wish": "cancel", "actor": "anna", "reason": "no more"})
+    elif state in (State.FAILED, State.LOST):
+        words = (": ValueError: no more", {"failure": "ValueError: no\n  more"})
+    assert told.sentence == f"it has ended: {state.value}{words[0]}"
+    assert told.data == {"state": state, **words[1]}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +133,7 @@ def test_a_hold_of_many_is_told_with_what_it_is_about(
     told = ask(unowned(state), holds=(many(scope, target, until=until),), tags=("daily", "nightly"))
     end = from_micros(until).isoformat()
     assert (told.code, told.sentence) == (code, f"{what} by bob until {end}: tea")
-    assert told.data == {"target": target, "actor": "bob", "reason": "tea", "until": end}
+    assert told.data == {"target": target or None, "actor": "bob", "reason": "tea", "until": end}
 
 
 def test_a_mark_of_a_hold_of_many_is_told_as_that_hold() -> None:

@@ -279,7 +279,9 @@ class ProcessBody:
 def _relay(message: FromChild, voice: Voice) -> None:
     """Say in the parent what the body has said in the child."""
     if isinstance(message, Said):
-        if message.word == "checkpoint":
+        if message.word == "begun":
+            voice.begun()
+        elif message.word == "checkpoint":
             voice.checkpoint()
         elif message.word == "heartbeat":
             voice.heartbeat()

@@ -87,7 +87,7 @@ class Began(Struct, tag="began", frozen=True):
 
 
 class Said(Struct, tag="said", frozen=True):
-    """A word without more to it: `checkpoint`, `heartbeat`, `reached_pause` or `left_pause`."""
+    """A word without more to it: `begun`, `checkpoint`, `heartbeat`, `reached_pause` or `left_pause`."""
 
     word: str
 

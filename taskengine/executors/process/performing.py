@@ -48,6 +48,7 @@ def perform(start: Start, signals: Signals, voice: Voice) -> End:
         return raised(_report(error, start))
     if start.takes_context:
         args = (_context(start, signals, voice), *args)
+    voice.begun()
     try:
         value = _call(definition, args, kwargs)
     except BaseException as error:

@@ -19,6 +19,7 @@ INTERVAL = 0.02
 MAX_LINE_BYTES = 64 * 1024
 """Of one line; the parent has its own limit, which is usually lower."""
 
+_BEGUN = encode(Said("begun"))
 _CHECKPOINT = encode(Said("checkpoint"))
 _HEARTBEAT = encode(Said("heartbeat"))
 _REACHED_PAUSE = encode(Said("reached_pause"))
@@ -64,6 +65,11 @@ class PipeVoice:
         self._answers.put(answer)
 
     # --- said by the body ---
+
+    def begun(self) -> None:
+        """See `Voice.begun`."""
+        self._is_stale = True
+        self._send(_BEGUN)
 
     def checkpoint(self) -> None:
         """See `Voice.checkpoint`."""
