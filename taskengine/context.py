@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -233,7 +234,8 @@ class TaskContext:
 
     def _say(self, level: int, message: str, args: tuple[Any, ...]) -> None:
         extra = {"task_id": self.task_id, "attempt": self.attempt}
-        self._logger.log(level, message, *args, extra=extra, stacklevel=3)
+        with suppress(Exception):  # A handler that raises is the handler's trouble and not the body's.
+            self._logger.log(level, message, *args, extra=extra, stacklevel=3)
         values: Any = args
         if len(args) == 1 and isinstance(args[0], Mapping) and args[0]:
             values = args[0]  # As logging has it: `%(name)s` with one mapping.

@@ -43,6 +43,21 @@ def protect(function: Callable[..., Any]) -> None:
         trio.lowlevel.enable_ki_protection(function)
 
 
+def forget_own_cancels() -> None:
+    """On asyncio, take back the cancels of the running task that no scope has made."""
+    if "asyncio" not in sys.modules:
+        return
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return
+    while task is not None and task.cancelling():
+        if task.uncancel() == 0:
+            break
+
+
 def is_on_loop() -> bool:
     """Tell whether this thread is running an event loop right now, so that blocking it would block that loop."""
     if "trio" in sys.modules:

@@ -9,6 +9,7 @@ import anyio.lowlevel
 from taskengine.core.errors import StoreError
 from taskengine.core.model import Transition
 from taskengine.diagnostics import diagnostics
+from taskengine.eventloop import forget_own_cancels
 from taskengine.views import EventStream
 
 logger = diagnostics("taskengine")
@@ -54,6 +55,12 @@ class Listening:
         except StoreError as error:
             logger.warning("what is to be told to a listener cannot be read yet: %s", error)
             return False
+        except anyio.get_cancelled_exc_class():
+            # Ours leaves here. One that the listener left behind (a timeout that was entered and not left) does not.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            forget_own_cancels()
+            self._note()
+            return False
         return True
 
     async def ended(self) -> None:
@@ -70,6 +77,7 @@ class Listening:
                 await answer
         except anyio.get_cancelled_exc_class():
             await anyio.lowlevel.checkpoint_if_cancelled()  # Ours leaves here; one that the listener made up does not.
+            forget_own_cancels()
             self._note()
         except BaseException:
             self._note()

@@ -23,6 +23,7 @@ from taskengine.core.errors import (
     TaskNotFound,
 )
 from taskengine.core.explain import Explanation, OwnerFacts, Surroundings, covers, explain
+from taskengine.core.leases import process_of
 from taskengine.core.lifecycle import FINAL, UNFINISHED, WAITING, State, Trigger
 from taskengine.core.model import (
     HistoryRow,
@@ -30,6 +31,7 @@ from taskengine.core.model import (
     HoldScope,
     LogLine,
     Outcome,
+    OwnerRow,
     StandingHold,
     Stats,
     Task,
@@ -40,6 +42,7 @@ from taskengine.core.model import (
     Wish,
     WishKind,
 )
+from taskengine.identity import is_gone, this_process
 from taskengine.ports import Reader, StoreHost
 from taskengine.registry import Registry, TaskDefinition
 
@@ -347,12 +350,20 @@ def _all_held(reader: Reader, left: dict[tuple[str, State], int], now: int) -> b
 
 
 def _surroundings(row: TaskRow, reader: Reader) -> Surroundings:
-    owners = [OwnerFacts(id=owner.id, pid=owner.pid, names=owner.names) for owner in reader.owners()]
+    stored = reader.owners()
+    gone = frozenset(owner.id for owner in stored if _is_gone(owner))
+    owners = [OwnerFacts(id=owner.id, pid=owner.pid, names=owner.names) for owner in stored if owner.id not in gone]
     holds = reader.holds()
     ahead = None
     if row.state is State.QUEUED and row.held is None:
         ahead = _count_ahead(row, reader, owners, [hold for hold in holds if not hold.is_released])
-    return Surroundings(holds=holds, owners=owners, ahead=ahead, tags=records.tags_of(row))
+    return Surroundings(holds=holds, owners=owners, ahead=ahead, tags=records.tags_of(row), gone=gone)
+
+
+def _is_gone(owner: OwnerRow) -> bool:
+    """Tell whether an owner of this host is known to be dead, though nobody has settled its tasks yet."""
+    them = process_of(owner)
+    return this_process().is_comparable(them) and is_gone(them)
 
 
 def _count_ahead(row: TaskRow, reader: Reader, owners: Sequence[OwnerFacts], holds: Sequence[HoldRow]) -> int:

@@ -158,7 +158,7 @@ async def test_bodies_are_told_with_what_was_asked_of_them(store: Store, go: Sig
         go.give()
         await one.wait()
         assert await code_of(engine, one) == "ended"
-        assert (await engine.explain(one)).data == {"state": "stopped"}
+        assert (await engine.explain(one)).data == {"state": "stopped", "wish": "stop", "actor": "user", "reason": None}
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------

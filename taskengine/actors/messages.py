@@ -321,6 +321,8 @@ class InterruptAll:
     """End every body, for this cause: shutdown or owner_gone."""
 
     cause: str
+    owner: str | None = None
+    """The identity that is gone; what was claimed under it must not begin any more."""
 
 
 # --- to the claimer and the supervisor --------------------------------------------------------------------------

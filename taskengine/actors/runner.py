@@ -100,6 +100,8 @@ class Runner:
             clock=clock, settings=settings, give_up=self._abandon, pause_missed=self._tell_of_missed_pause
         )
         self._is_taking = True
+        self._disowned: str | None = None
+        """The identity whose lease was taken: whoever has it now has what was claimed under it as well."""
         self._lost_slots = 0
         self._slots_left = settings.concurrency
 
@@ -174,7 +176,8 @@ class Runner:
 
     async def _attempt(self, attempt: Attempt, slot: Slot) -> bool:
         """Run one attempt to its report; tell whether the slot is spoiled."""
-        if attempt.cause is not None or not self._is_taking:
+        is_disowned = self._disowned is not None and attempt.row.owner == self._disowned
+        if attempt.cause is not None or is_disowned or not self._is_taking:
             await self._report(attempt, self._unbegun(attempt))
             return False
         row, now = attempt.row, self._clock.now()
@@ -367,6 +370,7 @@ class Runner:
             elif isinstance(message, StopTaking):
                 self._stop_taking()
             else:
+                self._disowned = message.owner or self._disowned
                 await self._end_all(message.cause)
 
     def _live_of(self, attempt: Attempt) -> Live | None:

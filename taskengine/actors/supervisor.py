@@ -18,7 +18,7 @@ from taskengine.actors.claimer import StopClaiming
 from taskengine.actors.messages import InterruptAll, OwnerGone, Quiesce, Recover, Register, Reply, StopTaking
 from taskengine.actors.settings import Settings
 from taskengine.core.errors import EngineNotRunning, StoreError
-from taskengine.core.leases import LeaseWatch, ProcessIdentity
+from taskengine.core.leases import LeaseWatch, ProcessIdentity, process_of
 from taskengine.core.model import OwnerRow
 from taskengine.diagnostics import diagnostics
 from taskengine.ports import Clock, StoreHost
@@ -117,7 +117,7 @@ class Supervisor:
         with anyio.CancelScope(shield=True):  # half an identity is worse than waiting for the rest
             logger.error("this engine's lease was taken by another; its bodies are ended and it begins anew")
             self._host.renew(None)
-            await self._control.send(InterruptAll("owner_gone"))
+            await self._control.send(InterruptAll("owner_gone", self.owner))
             await self._register()
 
     def close(self) -> None:
@@ -146,12 +146,7 @@ class Supervisor:
                 await self._recover(owner_id, None, proven_gone=False)
 
     async def _judge(self, owner: OwnerRow) -> None:
-        them = ProcessIdentity(
-            boot_id=owner.boot_id,
-            pid_namespace=owner.pid_namespace,
-            pid=owner.pid,
-            started=owner.process_started,
-        )
+        them = process_of(owner)
         identification = self._identification
         if identification.me.is_comparable(them) and identification.is_gone(them):
             await self._recover(owner.id, None, proven_gone=True)

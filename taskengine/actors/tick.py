@@ -396,8 +396,7 @@ class _Tick:
         """Pick from the head of the queue, and stop where the next one must not be taken early."""
         chosen: list[TaskRow] = []
         rows: Sequence[TaskRow] = self.tx.claimable(names, order.total)
-        if sum(len(row.args) for row in rows) > CLAIM_BYTES // 2:
-            self.result.has_more_due = True  # The store may have stopped at the bytes; look again.
+        is_large = sum(len(row.args) for row in rows) > CLAIM_BYTES // 2
         rows = self.holding.without_held(rows)
         for row in rows:
             is_incomplete = row.max_attempts is None or row.recover is None
@@ -408,6 +407,8 @@ class _Tick:
             if is_incomplete:
                 self.tx.set_defaults(row.key, row.max_attempts or 1, row.recover or "retry", row.deadline_at)
             chosen.append(row)
+        if chosen and is_large:
+            self.result.has_more_due = True  # The store may have stopped at the bytes; look again.
         return chosen
 
     def _complete(self, row: TaskRow, defaults: TaskDefaults) -> None:

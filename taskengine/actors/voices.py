@@ -8,6 +8,7 @@ what is to be kept, the runner asks whether time is over. Nothing here waits; wh
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from taskengine.actors.messages import Saying
@@ -246,5 +247,6 @@ class EchoingVoice(LocalVoice):
 
     def log(self, level: int, message: str) -> None:
         """See `Voice.log`."""
-        self._logger.log(level, "%s", message, extra=self._extra)
+        with suppress(Exception):  # A handler that raises is the handler's trouble and not the body's.
+            self._logger.log(level, "%s", message, extra=self._extra)
         super().log(level, message)

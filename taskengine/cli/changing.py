@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -106,12 +107,13 @@ def pause(shared: Shared, /, reason: str | None, actor: str, **which: Any) -> in
     if chosen.task_id is None:
         return ask_many(shared, lambda engine: engine.pause_many, reason=reason, actor=actor, **chosen.where)
     task_id = chosen.task_id
+    begun = datetime.now(UTC)
 
     async def request() -> tuple[Task, str | None]:
         async with shared.client() as engine:
             is_paused = await engine.pause(task_id, reason=reason, actor=actor)
             task = await engine.get(task_id)
-            return task, None if is_paused else await _why_not_paused(engine, task)
+            return task, None if is_paused else await _why_not_paused(engine, task, begun)
 
     task, problem = run_async(request)
     if problem is not None:
@@ -120,10 +122,13 @@ def pause(shared: Shared, /, reason: str | None, actor: str, **which: Any) -> in
     return 0
 
 
-async def _why_not_paused(engine: "Engine", task: Task) -> str:
+async def _why_not_paused(engine: "Engine", task: Task, since: datetime) -> str:
+    """Tell why, from what has happened since the request was made."""
     if task.is_final or task.state is State.STOPPING:
         return _ending(task)
-    moves = await engine.history(task.id)
+    moves = [move for move in await engine.history(task.id) if move.at >= since]
+    if not moves:
+        return "the process that runs it has not answered; the request may still be carried out"
     if moves[-1].trigger is Trigger.RUNTIME_PAUSE_MISSED:
         return "its body came to no checkpoint (a body that takes no context never does); the pause was taken back"
     if moves[-1].trigger is Trigger.USER_RESUME:

@@ -39,6 +39,8 @@ class Surroundings:
     ahead: int | None = None
     """Claimable tasks that these owners would take first; None where nobody has counted."""
     tags: Sequence[str] = ()
+    gone: frozenset[str] = frozenset()
+    """Ids of owners whose process is known to be gone; they are not among `owners`."""
 
 
 def explain(
@@ -60,7 +62,7 @@ def explain(
     if row.state in FINAL:
         return _explain_end(row, wish, failure)
     if row.state not in (State.QUEUED, State.BLOCKED) and row.state not in TIMED:
-        return _explain_body(row, wish)
+        return _explain_body(row, wish, is_gone=row.owner in around.gone)
     hold = _explain_hold(row, around, held, now)
     if hold is not None:
         return hold
@@ -92,7 +94,7 @@ def _asked_by(wish: Wish | None) -> str:
     return "" if wish is None else f", asked by {wish.actor}" + (f": {wish.reason}" if wish.reason else "")
 
 
-def _explain_body(row: TaskRow, wish: Wish | None) -> Explanation:
+def _explain_body(row: TaskRow, wish: Wish | None, *, is_gone: bool) -> Explanation:
     data: dict[str, Any] = {"owner": row.owner, "attempt": row.attempt, **_asked_data(wish)}
     asked = _asked_by(wish)
     code, sentence = {
@@ -102,6 +104,9 @@ def _explain_body(row: TaskRow, wish: Wish | None) -> Explanation:
         State.PAUSED: ("paused", f"its body is paused at a checkpoint{asked}"),
         State.STOPPING: ("stopping", f"its body is being ended{asked}"),
     }[row.state]
+    if is_gone:
+        data["owner_is_gone"] = True
+        sentence += ", but its process is gone: the next engine on this store recovers it"
     return Explanation(code=code, sentence=sentence, data=data)
 
 

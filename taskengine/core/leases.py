@@ -9,6 +9,8 @@ that of the DynamoDB lock client.) On one host there is a shortcut: a process th
 
 from attrs import define, field, frozen
 
+from taskengine.core.model import OwnerRow
+
 
 @frozen(kw_only=True)
 class ProcessIdentity:
@@ -23,6 +25,13 @@ class ProcessIdentity:
     def is_comparable(self, other: "ProcessIdentity") -> bool:
         """Whether pids of the two mean the same processes."""
         return bool(self.boot_id) and (self.boot_id, self.pid_namespace) == (other.boot_id, other.pid_namespace)
+
+
+def process_of(owner: OwnerRow) -> ProcessIdentity:
+    """Return the process that an owner's row tells of."""
+    return ProcessIdentity(
+        boot_id=owner.boot_id, pid_namespace=owner.pid_namespace, pid=owner.pid, started=owner.process_started
+    )
 
 
 @define

@@ -223,3 +223,12 @@ def test_every_stored_state_has_an_explanation_in_one_sentence(state: State) -> 
     told = ask(leased(state) if state in LEASED else unowned(state))
     assert told.code
     assert "\n" not in told.sentence
+
+
+def test_a_body_whose_process_is_gone_is_not_said_to_be_at_work() -> None:
+    row = leased(State.RUNNING)
+    around = Surroundings(gone=frozenset({row.owner or ""}))
+    told = explain(row, around, held=None, wish=None, now=NOW)
+    assert told.code == "running"
+    assert told.sentence == "it is running, but its process is gone: the next engine on this store recovers it"
+    assert told.data["owner_is_gone"] is True

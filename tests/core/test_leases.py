@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskengine.actors.settings import Settings
-from taskengine.core.leases import LeaseWatch, ProcessIdentity
+from taskengine.core.leases import LeaseWatch, ProcessIdentity, process_of
+from taskengine.core.model import OwnerRow
 
 LEASE = 30.0
 
@@ -161,3 +162,10 @@ def test_pids_mean_something_only_within_one_boot_and_namespace(other: ProcessId
 
 def test_where_the_kernel_tells_nothing_nothing_is_comparable() -> None:
     assert not _process("", "").is_comparable(_process("", ""))
+
+
+def test_an_owner_s_row_tells_of_its_process() -> None:
+    row = OwnerRow(
+        id="o", boot_id="b", pid_namespace="n", pid=7, process_started="99", beat=3, started_at=0, names=("mail",)
+    )
+    assert process_of(row) == ProcessIdentity(boot_id="b", pid_namespace="n", pid=7, started="99")

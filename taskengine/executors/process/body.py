@@ -115,9 +115,12 @@ class ProcessBody:
     # --- finding a child ---
 
     async def _run_somewhere(self) -> BodyEnd:
-        for _ in range(TRIES):
+        tries = 0
+        while tries < TRIES:
             if self._must_end:
                 return self._forced_end()
+            # Idle ones that somebody has killed cost nothing; there are only so many of them.
+            tries += not self._pool.has_idle
             try:
                 child = await self._pool.take()
             except OSError as error:

@@ -77,6 +77,11 @@ class ProcessExecutor:
 
     # --- for the bodies ---
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether a child waits for a call, as far as is known."""
+        return bool(self._idle)
+
     async def take(self) -> Child:
         """Return a child that is free, or a new one.
 
