@@ -152,6 +152,7 @@ async def open_executor(**options: Any) -> AsyncIterator[ProcessExecutor]:
 
 
 def children_of_this_process() -> list[str]:
+    """Return their pids, but for the tracker that multiprocessing leaves in every process that has once used it."""
     found: list[str] = []
     for thread in os.listdir("/proc/self/task"):
         try:
@@ -159,7 +160,15 @@ def children_of_this_process() -> list[str]:
                 found += file.read().split()
         except FileNotFoundError:  # a thread that has ended
             continue
-    return found
+    return [pid for pid in found if not _is_tracker(pid)]
+
+
+def _is_tracker(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def report_of(end: BodyEnd) -> ErrorReport:
